@@ -302,6 +302,19 @@ def test_a_reader_at_the_end_gets_what_comes(client: Client, topic: str) -> None
         assert consumer.high_watermark(partition) == 1
 
 
+def test_a_question_for_offsets_takes_no_answer_from_the_fetch_that_waits(client: Client, topic: str) -> None:
+    partition = TopicPartition(topic, 0)
+    with Producer(client) as producer, Consumer(client, max_wait_ms=5000) as consumer:
+        consumer.assign([partition], {partition: 0})
+        assert consumer.poll(0) == []
+        producer.send(topic, b"x", partition=0)
+        producer.flush()
+        # A broker answers in order, so on one connection this would come after the answer to the fetch.
+        assert consumer.end_offsets([partition]) == {partition: 1}
+        [fetched] = consumer.poll(20_000)
+        assert [record.value for record in fetched] == [b"x"]
+
+
 def test_committed_readers_read_what_is_not_in_a_transaction(client: Client, filled: TopicPartition) -> None:
     assert len(read(client, filled.topic, 100, isolation_level=READ_COMMITTED)[0]) == 100
 

@@ -104,7 +104,6 @@ def test_subscriptions_and_assignments_are_opaque(connection: GroupConnection, t
             ) == [raw.NONE]
             # A member of the new protocol would convert the group, for which its members must be understood.
             converted = connection.code_848(raw.heartbeat_848(group, "a member", topics=[topic]))
-            print(data, converted)
             assert converted == raw.GROUP_ID_NOT_FOUND
             assert connection.ask(raw.delete_offsets(group, topic, [0, 7, -1])).take("h") == raw.NONE
 
@@ -151,6 +150,11 @@ def test_unknown_members_are_told_so_however_long_their_names_are(connection: Gr
             assert connection.code(raw.leave(group, member_id)) == raw.UNKNOWN_MEMBER_ID
             refused = raw.commit(group, topic, [(0, 1)], generation=1, member_id=member_id)
             assert connection.commit(refused) == [raw.UNKNOWN_MEMBER_ID]
+    new = unique("unknown")
+    assert connection.code_848(raw.heartbeat_848(new, "member", topics=[topic])) == raw.NONE
+    for member_id in ("x", "x" * 32_767):
+        with case("KIP-848", len(member_id)):
+            assert connection.code_848(raw.heartbeat_848(new, member_id, 1)) == raw.UNKNOWN_MEMBER_ID
     assert connection.commit(raw.commit(group, topic, [(0, 1)])) == [raw.UNKNOWN_MEMBER_ID]
     stale = raw.commit(group, topic, [(0, 1)], generation=joined.generation - 1, member_id=joined.member_id)
     assert connection.commit(stale) == [raw.ILLEGAL_GENERATION]
@@ -202,6 +206,9 @@ def test_a_member_that_never_syncs_is_removed(connection: GroupConnection, group
 
 def test_a_name_that_is_too_long_for_a_record_ends_the_connection(grouped: Broker, topic: str) -> None:
     """A compact string could have more than 32,767 bytes, but the keys of records could not. Kafka does the same."""
+    longest = unique("long").ljust(32_767, "g")
+    with GroupConnection(grouped) as connection:
+        assert connection.become_member(longest).code == raw.NONE
     name = "g" * 40_000
     for frame in (
         raw.heartbeat_848(name, "member", topics=[topic]),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from brokers import Broker, eventually, unique
 from cases import case
+from clients_stock import Message, confluent_write, create_topic
 from clusters import QuorumCluster
 
 pytest_plugins = ["clients_fixtures", "clusters_fixtures"]
@@ -159,6 +160,28 @@ def test_two_members_share_the_partitions_and_each_record_is_written_once(at_bro
             assert described(at_broker, group)["members"] == []
 
 
+def test_a_pattern_reads_all_topics_that_match(at_broker: Run, broker: Broker) -> None:
+    stem = unique("pattern")
+    for name in (f"{stem}.a", f"{stem}.b", f"x{stem}.a"):
+        confluent_write(broker.address, create_topic(broker.address, name), [Message(name.encode())])
+    for protocol in PROTOCOLS:
+        with case(protocol):
+            given = ("--group", unique(protocol), "--include", rf"{stem}\..*", "--group-protocol", protocol)
+            assert sorted(done(at_broker("consume", *given, *ALL)).split()) == [f"{stem}.a", f"{stem}.b"]
+
+
+def test_a_pattern_replaces_the_topic_and_needs_a_group(minibroker_here: Run) -> None:
+    for arguments, complaint in {
+        (): "give TOPIC, or --group and --include",
+        ("t", "--group", "g", "--include", "t"): "give TOPIC, or --group and --include",
+        ("--include", "t"): "--include needs --group",
+        ("--group", "g", "--include", "("): "'(' is not a regular expression",
+        ("--group", "g", "--include", ""): "matches no topic",
+    }.items():
+        with case(arguments):
+            assert complaint in failed(minibroker_here("consume", *arguments), 2)
+
+
 def test_a_group_chooses_its_own_offsets_and_partitions(minibroker_here: Run) -> None:
     for option in ("--offset", "--timestamp", "--partition"):
         with case(option):
@@ -207,6 +230,22 @@ def test_describe_has_members_their_partitions_and_lag(at_broker: Run, broker: B
         assert text.splitlines()[0].startswith(f"{group}: consumer, Stable, 1 member, assignor uniform, coordinator ")
         assert f"{topic}:0,1,2,3" in text
         assert "COMMITTED  END  LAG  SECONDS" in text
+
+
+def test_describe_without_a_group_shows_all_as_each_is_shown(at_broker: Run, topic: str) -> None:
+    groups = sorted(unique("all") for _number in range(3))
+    for offset, group in enumerate(groups):
+        done(at_broker("groups", "reset-offsets", group, "--topic", f"{topic}:0", "--to-offset", str(offset)))
+    found = {it["group"]: it for it in json.loads(done(at_broker("groups", "describe", "--format", "json")))}
+    assert [it for it in found if it in groups] == groups
+    for group in groups:
+        with case(group):
+            alone = described(at_broker, group)
+            for partition in (*alone["partitions"], *found[group]["partitions"]):
+                assert partition.pop("lag_seconds") >= 0
+            assert found[group] == alone
+    shown = done(at_broker("groups", "describe")).split("\n\n")
+    assert [it.partition(":")[0] for it in shown if it.partition(":")[0] in groups] == groups
 
 
 def test_the_seconds_of_lag_are_the_age_of_the_first_record_not_committed(at_broker: Run, topic: str) -> None:

@@ -56,10 +56,11 @@ class Talk:
         self.now_ms = 0.0
         self.coordinator = 7
         self.partition_count = 4
-        self.is_topic_known = is_topic_known
+        self.topics = [TOPIC] if is_topic_known else []
         self.asked: list[str] = []
         self.core = Core([Address("h", 1)], ClientConfig(), clock=lambda: self.now_ms, chance=lambda: 0.5)
-        config = MemberConfig("g", [TOPIC], heartbeat_interval_ms=INTERVAL_MS, **settings)
+        topics = [] if "pattern" in settings else [TOPIC]
+        config = MemberConfig("g", topics, heartbeat_interval_ms=INTERVAL_MS, **settings)
         self.member: Member = (
             ClassicMember(self.core, config) if is_classic else ConsumerMember(self.core, config, member_id="mine")
         )
@@ -116,8 +117,13 @@ class Talk:
             )
             for it in range(self.partition_count)
         ]
-        topic = MetadataResponseTopic(error_code=0, name=TOPIC, topic_id=TOPIC_ID, is_internal=False, partitions=parts)
-        return MetadataResponse(brokers=brokers, topics=[topic] if self.is_topic_known else [])
+        topics = [
+            MetadataResponseTopic(
+                error_code=0, name=it, topic_id=TOPIC_ID, is_internal=it.startswith("__"), partitions=parts
+            )
+            for it in self.topics
+        ]
+        return MetadataResponse(brokers=brokers, topics=topics)
 
     # A rebalance of the classic protocol.
 
@@ -229,6 +235,8 @@ def test_settings_that_cannot_work_are_refused() -> None:
         "none": {"group_id": "g", "topics": ["t"], "assignors": []},
         "group": {"group_id": "", "topics": ["t"]},
         "topics": {"group_id": "g", "topics": []},
+        "both": {"group_id": "g", "topics": ["t"], "pattern": "t"},
+        "empty": {"group_id": "g", "pattern": ""},
     }.items():
         with case(what), pytest.raises(InvalidSetting):
             MemberConfig(**settings)  # type: ignore[arg-type]
@@ -355,6 +363,30 @@ def test_a_leader_rebalances_when_a_topic_has_grown() -> None:
     assert talk.follow() == Change(partitions(0, 1, 2, 3), partitions(), is_lost=False)
 
 
+def subscribed(request: JoinGroupRequest) -> list[str]:
+    return list(decode_subscription(request.protocols[0].metadata).topics)
+
+
+def test_a_member_with_a_pattern_joins_with_the_topics_that_match_and_again_when_there_are_others() -> None:
+    for leader in ("me", "other"):
+        with case(leader):
+            talk = Talk(pattern="orders|__.*", max_poll_interval_ms=10_000_000)
+            talk.topics = [TOPIC, "orders-2", "old-orders", "__consumer_offsets"]
+            assert subscribed(talk.join(leader=leader)) == [TOPIC]
+            talk.follow()
+            talk.topics = ["payments"]
+            while isinstance((order := talk.next_ask()) and order.message, HeartbeatRequest):
+                talk.answer(HeartbeatResponse())
+                talk.follow()
+            assert talk.core.config.metadata_max_age_ms <= talk.now_ms
+            assert subscribed(talk.next(JoinGroupRequest)) == []
+
+
+def test_a_pattern_that_python_does_not_understand_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="not a regular expression"):
+        Talk(pattern="(")
+
+
 def test_a_dynamic_member_leaves_and_a_static_one_does_not() -> None:
     for instance_id in (None, "static"):
         with case(instance_id):
@@ -399,6 +431,18 @@ def test_the_first_heartbeat_joins_and_the_next_ones_are_short() -> None:
     assert (talk.now_ms - before_ms, reported(third)) == (INTERVAL_MS, None)
 
 
+def test_the_coordinator_matches_the_pattern() -> None:
+    talk = Talk(is_classic=False, is_topic_known=False, pattern="ord.*")
+    first = talk.assign(0, 1, epoch=1)
+    assert (first.subscribed_topic_names, first.subscribed_topic_regex) == (None, "ord.*")
+    # Only an assignment says which topics there are.
+    talk.topics = [TOPIC]
+    assert talk.follow() is None
+    second = talk.next(ConsumerGroupHeartbeatRequest)
+    assert second.subscribed_topic_regex is None
+    assert talk.follow() == Change(partitions(), partitions(0, 1), is_lost=False)
+
+
 def test_partitions_that_are_given_up_are_reported_at_once() -> None:
     talk = Talk(is_classic=False)
     talk.assign(0, 1, epoch=1)
@@ -438,7 +482,7 @@ def test_a_topic_that_the_member_does_not_know_yet_is_looked_for_until_it_is_fou
     talk.assign(0, 1, epoch=1)
     assert talk.next_ask() is not None
     assert talk.member.target == partitions()
-    talk.is_topic_known = True
+    talk.topics = [TOPIC]
     talk.answer(beat(1))
     assert talk.next_ask() is not None
     assert talk.member.target == partitions(0, 1)

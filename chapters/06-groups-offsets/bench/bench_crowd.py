@@ -45,7 +45,7 @@ IS_LONG = True
 TOPIC = "orders"
 EAGER, COOPERATIVE, NEW = "classic, eager", "classic, cooperative", "KIP-848"
 ASSIGNORS = {EAGER: "range", COOPERATIVE: "cooperative-sticky"}
-HEARTBEAT_S = 1.0
+HEARTBEAT_S = scaled(full=1.0, quick=0.1)
 _STABLE_S_MAX = 180.0
 _LOOK_S = 0.02
 _JOIN_VERSION, _VERSION = 3, 3

@@ -128,11 +128,21 @@ def decoded(request: Request, version: int, frame: memoryview) -> Any:
 
 async def find_coordinator(address: str, group_id: str) -> str:
     """The address of a group's coordinator, as soon as there is one."""
-    wire = await Wire.connect(address)
-    answer = await wire.insist(FindCoordinatorRequest(coordinator_keys=[group_id]), 4)
-    wire.close()
-    (found,) = answer.coordinators
-    return f"{found.host}:{found.port}"
+    until_s = asyncio.get_running_loop().time() + WAIT_S_MAX
+    while True:
+        wire = await Wire.connect(address)
+        try:
+            answer = await wire.insist(FindCoordinatorRequest(coordinator_keys=[group_id]), 4)
+        except ConnectionError:
+            # A node that knows no controller closes the connection, so that a client asks another node.
+            if asyncio.get_running_loop().time() > until_s:
+                raise
+            await asyncio.sleep(_RETRY_S)
+        else:
+            (found,) = answer.coordinators
+            return f"{found.host}:{found.port}"
+        finally:
+            wire.close()
 
 
 class Crowd:

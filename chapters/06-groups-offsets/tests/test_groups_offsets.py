@@ -228,6 +228,14 @@ def test_an_old_client_can_say_when_its_offsets_expire() -> None:
     assert expired(store, NOW_MS + 60_000) == {("orders", 0)}
 
 
+def test_a_retention_that_ends_after_all_time_is_stored() -> None:
+    store = CommittedOffsets()
+    request = commit_of({0: 5})
+    request.retention_time_ms = 2**63 - 1
+    commit(store, request, version=3)
+    assert expired(store, NOW_MS + 100 * WEEK_MS) == set()
+
+
 def test_an_offset_that_is_pending_in_a_transaction_does_not_expire() -> None:
     """Trap 5: a tombstone for it would hide what the transaction commits."""
     store = CommittedOffsets(is_pending=lambda _group_id, _topic, partition: partition == 0)
@@ -239,7 +247,7 @@ def test_a_commit_remembers_its_record() -> None:
     store = CommittedOffsets()
     records, _response = store.commit(commit_of({0: 5}), 9, IMAGE, SETTINGS, NOW_MS)
     apply(store, records, offset=41)
-    assert store.get("g", "orders", 0) == Committed(5, -1, "", NOW_MS, -1, ORDERS_ID, 41)
+    assert store.get("g", "orders", 0) == Committed(5, -1, NOW_MS, -1, ORDERS_ID, 41, "")
 
 
 def test_an_offset_needs_at_most_400_bytes_and_nothing_that_the_garbage_collector_tracks() -> None:
@@ -259,5 +267,4 @@ def test_an_offset_needs_at_most_400_bytes_and_nothing_that_the_garbage_collecto
         tracemalloc.stop()
     assert len(store) == count
     assert used / count <= 400
-    gc.collect()
     assert not any(gc.is_tracked(it) for partitions in store._topics("group-0").values() for it in partitions.values())

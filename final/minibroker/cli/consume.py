@@ -3,11 +3,11 @@
 import click
 
 from minibroker.cli.formats import InvalidFormat, compile_format
-from minibroker.cli.options import bootstrap_option, complete_groups, timestamp, topic_argument
+from minibroker.cli.options import bootstrap_option, complete_groups, complete_topics, regex, timestamp
 
 
 @click.command()
-@topic_argument
+@click.argument("topic", required=False, shell_complete=complete_topics)
 @click.option("--from-beginning", is_flag=True, help="Start with the oldest record.  [default: the next new record]")
 @click.option("--offset", type=int, metavar="N", help="Start at this offset of each partition; -N is N before the end.")
 @click.option("--timestamp", "time_ms", type=timestamp, metavar="T", help="Start at this time: milliseconds or a date.")
@@ -22,6 +22,13 @@ from minibroker.cli.options import bootstrap_option, complete_groups, timestamp,
     help="Read as a member of the group G from its committed offsets, and commit the offsets of written records.",
 )
 @click.option(
+    "--include",
+    "pattern",
+    type=regex,
+    metavar="REGEX",
+    help="With --group, in place of TOPIC: all topics whose whole names match, also those that are created later.",
+)
+@click.option(
     "--group-protocol",
     "protocol",
     type=click.Choice(["classic", "consumer"]),
@@ -30,7 +37,7 @@ from minibroker.cli.options import bootstrap_option, complete_groups, timestamp,
 )
 @bootstrap_option
 def consume(
-    topic: str,
+    topic: str | None,
     from_beginning: bool,
     offset: int | None,
     time_ms: int | None,
@@ -39,6 +46,7 @@ def consume(
     exit_at_end: bool,
     format_: str,
     group: str | None,
+    pattern: str | None,
     protocol: str | None,
     bootstrap: str,
 ) -> None:
@@ -60,8 +68,11 @@ def consume(
             f"a group continues at its committed offsets: leave out {chosen[0]}, or move the group with `minibroker "
             "groups reset-offsets`."
         )
-    if group is None and protocol is not None:
-        raise click.UsageError("--group-protocol needs --group.")
+    if (topic is None) == (pattern is None):
+        raise click.UsageError("give TOPIC, or --group and --include.")
+    for name, value in {"--group-protocol": protocol, "--include": pattern}.items():
+        if group is None and value is not None:
+            raise click.UsageError(f"{name} needs --group.")
     try:
         write = compile_format(format_)
     except InvalidFormat as error:
@@ -69,11 +80,10 @@ def consume(
     from minibroker.cli import consuming  # noqa: PLC0415 (the client is slow to import, and --help does not need it)
 
     if group is not None:
-        membership = consuming.Membership(group, protocol, is_beginning=from_beginning)
-        consuming.consume_in_group(
-            bootstrap, topic, membership, count_max=max_messages, exits_at_end=exit_at_end, write=write
-        )
+        membership = consuming.Membership(group, topic, pattern, protocol, is_beginning=from_beginning)
+        consuming.consume_in_group(bootstrap, membership, count_max=max_messages, exits_at_end=exit_at_end, write=write)
         return
+    assert topic is not None
     start = consuming.Start(is_beginning=from_beginning, offset=offset, time_ms=time_ms)
     consuming.consume(
         bootstrap, topic, start, partition=partition, count_max=max_messages, exits_at_end=exit_at_end, write=write

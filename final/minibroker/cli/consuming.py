@@ -1,6 +1,7 @@
 """Reads a topic and writes its records to stdout, for `minibroker consume`."""
 
 import itertools
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ import click
 
 from minibroker.cli.connecting import connected, demand_topics
 from minibroker.cli.formats import Piece
+from minibroker.clients.blocking import Client
 from minibroker.clients.consumer import Consumer, OffsetReset
 from minibroker.clients.errors import CommitRefused
 from minibroker.clients.fetched import FetchedBatches
@@ -32,9 +34,12 @@ class Start:
 
 @dataclass(frozen=True)
 class Membership:
-    """The group, its protocol, and whether partitions without a committed offset are read from the beginning."""
+    """The group, its topic or pattern, its protocol, and whether partitions without a committed offset are read from
+    the beginning."""
 
     group: str
+    topic: str | None
+    pattern: str | None
     protocol: str | None
     is_beginning: bool
 
@@ -116,7 +121,7 @@ def read(consumer: Consumer, stops: Mapping[TopicPartition, int]) -> Iterator[tu
 
 
 def consume_in_group(
-    bootstrap: str, topic: str, membership: Membership, *, count_max: int | None, exits_at_end: bool, write: Piece
+    bootstrap: str, membership: Membership, *, count_max: int | None, exits_at_end: bool, write: Piece
 ) -> None:
     """Read as a member of a group; with `exits_at_end`, until it has committed the present ends."""
     if count_max == 0:
@@ -124,13 +129,23 @@ def consume_in_group(
     reset = OffsetReset.EARLIEST if membership.is_beginning else OffsetReset.LATEST
     protocol = None if membership.protocol is None else GroupProtocol(membership.protocol)
     with connected(bootstrap) as client:
-        partitions = chosen(demand_topics(client, [topic])[0], None)
-        config = MemberConfig(membership.group, [topic])
-        with GroupConsumer(client, config, protocol=protocol, offset_reset=reset) as consumer:
+        partitions = [it for topic in _topics(client, membership) for it in chosen(topic, None)]
+        topics = [] if membership.topic is None else [membership.topic]
+        config = MemberConfig(membership.group, topics, membership.pattern)
+        # Auto-commit is off, because only what has been written is committed, and that at once.
+        with GroupConsumer(client, config, protocol=protocol, offset_reset=reset, enable_auto_commit=False) as consumer:
             ends = consumer.end_offsets(partitions) if exits_at_end else {}
             left = count_max
             while left != 0 and not (exits_at_end and has_reached(consumer, ends)):
                 left = _copy(consumer, write, left)
+
+
+def _topics(client: Client, membership: Membership) -> list[MetadataResponseTopic]:
+    """The topics to read that there are now."""
+    if membership.topic is not None:
+        return demand_topics(client, [membership.topic])
+    pattern = re.compile(membership.pattern or "")
+    return [it for it in client.metadata().topics if not it.is_internal and it.name and pattern.fullmatch(it.name)]
 
 
 def has_reached(consumer: GroupConsumer, ends: Mapping[TopicPartition, int]) -> bool:

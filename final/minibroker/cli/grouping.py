@@ -1,7 +1,8 @@
 """Lists, describes, moves and deletes consumer groups, for `minibroker groups`."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,31 +18,25 @@ from minibroker.clients.group_admin import GroupDescription, MemberDescription
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
+Place = tuple[TopicPartition, int]
+"""An offset of a partition."""
+
 
 def list_groups(bootstrap: str, format_: str) -> None:
     """Show all groups."""
     with connected(bootstrap) as client:
-        rows = [
-            (it.group_id, it.kind, it.state, len(described.members))
-            for it in group_admin.list_groups(client)
-            if (described := _describe_if_there(client, it.group_id))
-        ]
+        rows = [(it.group_id, it.kind, it.state, len(it.members)) for it in group_admin.describe_all(client)]
     if format_ == "json":
         keys = ("group", "kind", "state", "members")
         echo_json([dict(zip(keys, row, strict=True)) for row in rows])
     else:
         click.echo(table_text(["GROUP", "KIND", "STATE", "MEMBERS"], rows))
-        if not rows:
-            click.echo("there are no groups yet: `minibroker consume TOPIC --group NAME` creates one", err=True)
+        _hint_if_none(rows)
 
 
-def _describe_if_there(client: Client, group: str) -> GroupDescription | None:
-    try:
-        return group_admin.describe_group(client, group)
-    except BrokerError as error:
-        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
-            raise
-        return None
+def _hint_if_none(groups: Sequence[object]) -> None:
+    if not groups:
+        click.echo("there are no groups yet: `minibroker consume TOPIC --group NAME` creates one", err=True)
 
 
 # Describe -----------------------------------------------------------------------------------------------------------
@@ -51,28 +46,54 @@ def describe(bootstrap: str, group: str, format_: str) -> None:
     """Show one group: its members, and its progress in each partition."""
     with connected(bootstrap) as client:
         found = _demand_group(client, group)
-        rows = _progress(client, found)
+        [rows] = _progress(client, [found])
     if format_ == "json":
         echo_json(_document(found, rows))
     else:
         click.echo(_text(found, rows))
 
 
+def describe_all(bootstrap: str, format_: str) -> None:
+    """Show all groups in the same way."""
+    with connected(bootstrap) as client:
+        groups = group_admin.describe_all(client)
+        shown = list(zip(groups, _progress(client, groups), strict=True))
+    if format_ == "json":
+        echo_json([_document(*it) for it in shown])
+    else:
+        click.echo("\n\n".join(_text(*it) for it in shown), nl=bool(shown))
+        _hint_if_none(shown)
+
+
 def _demand_group(client: Client, group: str) -> GroupDescription:
-    found = _describe_if_there(client, group)
+    found = group_admin.describe_if_there(client, group)
     if found is None:
         raise no_such_group(group, [it.group_id for it in group_admin.list_groups(client)])
     return found
 
 
-def _progress(client: Client, group: GroupDescription) -> list[dict[str, Any]]:
-    """One row for each partition that a member has, or that has a committed offset."""
+def _progress(client: Client, groups: Sequence[GroupDescription]) -> list[list[dict[str, Any]]]:
+    """For each group, one row for each partition that a member has, or that has a committed offset."""
+    committed = group_admin.committed_offsets_of_all(client, groups)
+    owned = {partition for group in groups for it in group.members for partition in it.partitions}
+    ends = _ends(client, sorted(owned.union(*committed.values())))
+    behind = {
+        (partition, offset)
+        for offsets in committed.values()
+        for partition, offset in offsets.items()
+        if partition in ends and offset < ends[partition]
+    }
+    times = _first_timestamps(client, behind)
+    return [_rows(it, committed[it.group_id], ends, times) for it in groups]
+
+
+def _rows(
+    group: GroupDescription,
+    committed: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    times: Mapping[Place, int],
+) -> list[dict[str, Any]]:
     owners = {partition: it for it in group.members for partition in it.partitions}
-    committed = group_admin.committed_offsets(client, group.group_id)
-    names = sorted({*owners, *committed})
-    ends = _ends(client, names)
-    behind = {it: offset for it, offset in committed.items() if it in ends and offset < ends[it]}
-    times = group_admin.first_timestamps(client, behind) if behind else {}
     now_ms = time.time() * 1000
     return [
         {
@@ -84,8 +105,24 @@ def _progress(client: Client, group: GroupDescription) -> list[dict[str, Any]]:
             "lag_seconds": _seconds(it, committed, ends, times, now_ms),
             "member": owners[it].member_id if it in owners else None,
         }
-        for it in names
+        for it in sorted({*owners, *committed})
     ]
+
+
+def _first_timestamps(client: Client, places: Iterable[Place]) -> dict[Place, int]:
+    """The timestamp of the first record at or after each place. One search has one offset for each partition."""
+    rounds: list[dict[TopicPartition, int]] = []
+    counts: Counter[TopicPartition] = Counter()
+    for partition, offset in sorted(places):
+        if counts[partition] == len(rounds):
+            rounds.append({})
+        rounds[counts[partition]][partition] = offset
+        counts[partition] += 1
+    return {
+        (partition, offsets[partition]): timestamp
+        for offsets in rounds
+        for partition, timestamp in group_admin.first_timestamps(client, offsets).items()
+    }
 
 
 def _ends(client: Client, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -106,14 +143,15 @@ def _seconds(
     name: TopicPartition,
     committed: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
-    times: Mapping[TopicPartition, int],
+    times: Mapping[Place, int],
     now_ms: float,
 ) -> float | None:
     """The age of the first uncommitted record in seconds; 0 if there is no such record, None if not known."""
     if name not in committed or name not in ends:
         return None
-    if name in times:
-        return round(max(0.0, now_ms - times[name]) / 1000, 1)
+    first_ms = times.get((name, committed[name]))
+    if first_ms is not None:
+        return round(max(0.0, now_ms - first_ms) / 1000, 1)
     return 0.0 if committed[name] >= ends[name] else None
 
 
@@ -195,7 +233,7 @@ def reset(
     """Show the new offsets of the group, and commit them unless this is a dry run."""
     with connected(bootstrap) as client:
         names = _partitions(client, topics)
-        found = _describe_if_there(client, group)
+        found = group_admin.describe_if_there(client, group)
         if found is not None and found.members:
             raise _has_members(found)
         before = group_admin.committed_offsets(client, group)
@@ -290,7 +328,7 @@ def _commit(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -
         group_admin.commit_offsets(client, group, offsets)
     except BrokerError as error:
         # The broker refuses the commit if a member has joined in the meantime.
-        found = _describe_if_there(client, group)
+        found = group_admin.describe_if_there(client, group)
         if found is None or not found.members:
             raise
         raise _has_members(found) from error

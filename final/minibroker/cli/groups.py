@@ -30,17 +30,21 @@ def list_groups(format_: str, bootstrap: str) -> None:
 
 
 @groups.command()
-@group_argument
+@click.argument("group", required=False, shell_complete=complete_groups)
 @format_option
 @bootstrap_option
-def describe(group: str, format_: str, bootstrap: str) -> None:
+def describe(group: str | None, format_: str, bootstrap: str) -> None:
     """Show the members of GROUP, and how far it has read.
 
-    LAG is the number of records that the group has not committed. SECONDS is the age of the first of them.
+    Without GROUP, all groups are shown. LAG is the number of records that the group has not committed. SECONDS is the
+    age of the first of them.
     """
     from minibroker.cli import grouping  # noqa: PLC0415
 
-    grouping.describe(bootstrap, group, format_)
+    if group is None:
+        grouping.describe_all(bootstrap, format_)
+    else:
+        grouping.describe(bootstrap, group, format_)
 
 
 @groups.command("reset-offsets")

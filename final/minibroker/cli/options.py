@@ -76,6 +76,17 @@ group_argument = click.argument("group", shell_complete=complete_groups)
 TIMESTAMP_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
 
 
+def regex(text: str) -> str:
+    """Read a regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise click.BadParameter(f"{text!r} is not a regular expression: {error}.") from None
+    if not text:
+        raise click.BadParameter("an empty regular expression matches no topic.")
+    return text
+
+
 def timestamp(text: str) -> int:
     """Read milliseconds since 1970, or a date: `2026-01-31T12:00:00Z`."""
     if text.isdecimal() and int(text) <= TIMESTAMP_MAX:

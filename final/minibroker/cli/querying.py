@@ -8,17 +8,16 @@ import contextlib
 import csv
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import click
 
 from minibroker.cli.connecting import connected
 from minibroker.cli.tables import echo_json, table_text
-from minibroker.client.errors import BrokerError
 from minibroker.clients import admin, group_admin
 from minibroker.clients.admin import ResourceType
 from minibroker.clients.blocking import Client
-from minibroker.wire.codes import ErrorCode
+from minibroker.segments.checkpoint import TopicPartition
 
 SCHEMA = {
     "Topic": ("id", "name", "partition_count", "replication_factor", "retention_ms"),
@@ -94,12 +93,17 @@ def _fill(database: sqlite3.Connection, client: Client, wanted: set[str]) -> Non
     """Fill the tables that a query reads."""
     if "Topic" in wanted:
         _insert(database, "Topic", _topics(client))
-    groups = _groups(client) if wanted & {"ConsumerGroup", "PartitionAssignment"} else []
+    groups = group_admin.describe_all(client) if wanted & {"ConsumerGroup", "PartitionAssignment"} else []
     if "ConsumerGroup" in wanted:
         rows = ((number, it.group_id, it.assignor or None) for number, it in enumerate(groups, start=1))
         _insert(database, "ConsumerGroup", rows)
     if "PartitionAssignment" in wanted:
-        _insert(database, "PartitionAssignment", (row for it in groups for row in _assignments(client, it)))
+        committed = group_admin.committed_offsets_of_all(client, groups)
+        _insert(
+            database,
+            "PartitionAssignment",
+            (row for it in groups for row in _assignments(it, committed[it.group_id])),
+        )
 
 
 def _insert(database: sqlite3.Connection, table: str, rows: Iterable[Row]) -> None:
@@ -123,21 +127,8 @@ def _topics(client: Client) -> list[Row]:
     ]
 
 
-def _groups(client: Client) -> list[group_admin.GroupDescription]:
-    found = []
-    for it in group_admin.list_groups(client):
-        try:
-            found.append(group_admin.describe_group(client, it.group_id))
-        except BrokerError as error:
-            # A group may be deleted while the others are described.
-            if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
-                raise
-    return found
-
-
-def _assignments(client: Client, group: group_admin.GroupDescription) -> list[Row]:
+def _assignments(group: group_admin.GroupDescription, committed: Mapping[TopicPartition, int]) -> list[Row]:
     owners = {partition: it.member_id for it in group.members for partition in it.partitions}
-    committed = group_admin.committed_offsets(client, group.group_id)
     return [(group.group_id, *it, owners.get(it), committed.get(it)) for it in sorted({*owners, *committed})]
 
 

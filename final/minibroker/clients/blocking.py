@@ -203,6 +203,7 @@ class Client(Closing):
         client_id: str = "minibroker",
         timeout_ms: int = 30_000,
         connect_timeout_ms: int = 10_000,
+        metadata_max_age_ms: int = 300_000,
         retry: RetryPolicy | None = None,
         open_socket: OpenSocket = connect,
     ) -> None:
@@ -210,6 +211,7 @@ class Client(Closing):
             client_id=client_id,
             timeout_ms=timeout_ms,
             connect_timeout_ms=min(connect_timeout_ms, timeout_ms),
+            metadata_max_age_ms=metadata_max_age_ms,
             retry=retry or RetryPolicy(),
         )
         self._set_up(parse_addresses(bootstrap_servers), config, open_socket)

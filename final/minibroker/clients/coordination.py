@@ -73,6 +73,9 @@ class Signature(NamedTuple):
     instance_id: str | None = None
 
 
+NO_MEMBER = Signature()
+
+
 class Coordinator:
     """The coordinator of one group, and whether its node is known."""
 
@@ -111,16 +114,18 @@ class Coordinator:
 
     def ask_until_answered(
         self,
-        message: Callable[[], Request],
+        message: Request,
         codes_of: Callable[[Any], Iterable[int]],
         *,
         version_max: int | None = None,
+        timeout_ms: float | None = None,
     ) -> Dialogue[Any]:
         """Send a request, and repeat it while the coordinator is moving or loading. All other codes are returned."""
-        attempts = self.core.attempts()
+        attempts = self.core.attempts(timeout_ms)
         while True:
             try:
-                response = yield from self.ask(message(), version_max=version_max)
+                left_ms = attempts.left_ms(self.core.clock())
+                response = yield from self.ask(message, version_max=version_max, timeout_ms=left_ms)
             except LOST_CONNECTION as lost:
                 yield from self.core.pause_or_raise(attempts, lost)
                 continue
@@ -153,7 +158,7 @@ class Coordinator:
                 for topic, them in by_topic(partitions).items()
             ]
         request = OffsetFetchRequest(group_id=self.group_id, topics=topics, require_stable=True)
-        response = yield from self.ask_until_answered(lambda: request, _fetch_codes, version_max=_FETCH_ONE)
+        response = yield from self.ask_until_answered(request, _fetch_codes, version_max=_FETCH_ONE)
         self._check(response.error_code, None)
         found: dict[TopicPartition, int] = {}
         for topic in response.topics:
@@ -164,11 +169,16 @@ class Coordinator:
         return found
 
     def commit(
-        self, offsets: Mapping[TopicPartition, int], sign: Callable[[], Signature] = Signature
+        self,
+        offsets: Mapping[TopicPartition, int],
+        signature: Signature = NO_MEMBER,
+        *,
+        timeout_ms: float | None = None,
     ) -> Dialogue[dict[TopicPartition, int]]:
-        """Commit offsets; return the error codes of the refused ones. Each attempt uses the member's current epoch."""
+        """Commit offsets; return the error codes of the refused ones."""
+        request = _commit_request(self.group_id, offsets, signature)
         response = yield from self.ask_until_answered(
-            lambda: _commit_request(self.group_id, offsets, sign()), _commit_codes, version_max=_COMMIT_BY_NAME
+            request, _commit_codes, version_max=_COMMIT_BY_NAME, timeout_ms=timeout_ms
         )
         return {
             TopicPartition(topic.name, it.partition_index): it.error_code

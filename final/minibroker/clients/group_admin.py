@@ -1,5 +1,6 @@
 """Administration of groups: listing, describing, moving their offsets, deleting."""
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,19 +19,27 @@ from minibroker.groups.tables.list_groups import ListGroupsRequest, ListGroupsRe
 from minibroker.log.clock import precise_ms
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import codes_in
+from minibroker.wire.tables.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
 CLASSIC, CONSUMER = "classic", "consumer"
+DEAD = "Dead"  # the state of a group that does not exist, for brokers that have no error for it
+_FETCH_BY_NAME = 9  # the last version of OffsetFetch with names instead of ids
 _LOOK_BYTES = 64 * 1024  # per partition: only the first record is needed
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group, its kind (classic or consumer), and its state, such as Stable. An old broker sends no kind."""
+    """A group, its kind (classic or consumer), its state, such as Stable, and its coordinator.
+
+    An old broker sends no kind.
+    """
 
     group_id: str
     kind: str
     protocol_type: str
     state: str
+    coordinator: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +76,7 @@ def list_groups(client: Client) -> list[GroupListing]:
     for node_id in sorted(client.core.routes.nodes):
         for it in client.run(_list(client.core, node_id)).groups:
             kind = it.group_type.lower() or CLASSIC
-            found[it.group_id] = GroupListing(it.group_id, kind, it.protocol_type, it.group_state)
+            found[it.group_id] = GroupListing(it.group_id, kind, it.protocol_type, it.group_state, node_id)
     return [found[group_id] for group_id in sorted(found)]
 
 
@@ -84,6 +93,42 @@ def _list(core: Core, node_id: int) -> Dialogue[ListGroupsResponse]:
         yield from core.pause_or_raise(attempts, error)
 
 
+def describe_all(client: Client) -> list[GroupDescription]:
+    """All groups, sorted by name. Each broker is asked once for the groups of each kind that it coordinates."""
+    listed = list_groups(client)
+    together: dict[tuple[int, str], list[str]] = {}
+    for it in listed:
+        together.setdefault((it.coordinator, it.kind), []).append(it.group_id)
+    found: dict[str, GroupDescription] = {}
+    for (node_id, kind), group_ids in together.items():
+        found |= client.run(_describe_together(node_id, kind, group_ids))
+    for it in listed:
+        # The group may have moved to another node, or have been converted or deleted, since it was listed.
+        if it.group_id not in found and (description := describe_if_there(client, it.group_id)):
+            found[it.group_id] = description
+    return [found[group_id] for group_id in sorted(found)]
+
+
+def _describe_together(node_id: int, kind: str, group_ids: list[str]) -> Dialogue[dict[str, GroupDescription]]:
+    """Ask one broker for many groups of one kind; those that it does not know as such are left out."""
+    if kind == CONSUMER:
+        response = yield Ask(ConsumerGroupDescribeRequest(group_ids=group_ids), node_id)
+        return {it.group_id: _of_consumer_group(it, node_id) for it in response.groups if not it.error_code}
+    response = yield Ask(DescribeGroupsRequest(groups=group_ids), node_id)
+    known = [it for it in response.groups if not it.error_code and it.group_state != DEAD]
+    return {it.group_id: _of_classic_group(it, node_id) for it in known}
+
+
+def describe_if_there(client: Client, group_id: str) -> GroupDescription | None:
+    """Like `describe_group`, but None if there is no such group."""
+    try:
+        return describe_group(client, group_id)
+    except BrokerError as error:
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return None
+
+
 def describe_group(client: Client, group_id: str) -> GroupDescription:
     """The state and the members of a group; a BrokerError with GROUP_ID_NOT_FOUND if there is no such group."""
     return client.run(_describe(Coordinator(client.core, group_id)))
@@ -93,7 +138,7 @@ def _describe(coordinator: Coordinator) -> Dialogue[GroupDescription]:
     group_id = coordinator.group_id
     try:
         asked = ConsumerGroupDescribeRequest(group_ids=[group_id])
-        response = yield from coordinator.ask_until_answered(lambda: asked, _group_codes)
+        response = yield from coordinator.ask_until_answered(asked, _group_codes)
         found = response.groups[0]
         if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
             raise_errors({f"group {group_id}": (found.error_code, found.error_message)})
@@ -101,9 +146,9 @@ def _describe(coordinator: Coordinator) -> Dialogue[GroupDescription]:
     except UnsupportedByBroker:
         pass  # an old broker has only classic groups
     request = DescribeGroupsRequest(groups=[group_id])
-    response = yield from coordinator.ask_until_answered(lambda: request, _group_codes)
+    response = yield from coordinator.ask_until_answered(request, _group_codes)
     classic = response.groups[0]
-    is_dead = classic.group_state == "Dead"
+    is_dead = classic.group_state == DEAD
     code = ErrorCode.GROUP_ID_NOT_FOUND if is_dead and not classic.error_code else classic.error_code
     raise_errors({f"group {group_id}": (code, classic.error_message)})
     return _of_classic_group(classic, coordinator.node_id or 0)
@@ -166,6 +211,40 @@ def committed_offsets(client: Client, group_id: str) -> dict[TopicPartition, int
     return client.run(Coordinator(client.core, group_id).committed())
 
 
+def committed_offsets_of_all(
+    client: Client, groups: Iterable[GroupDescription]
+) -> dict[str, dict[TopicPartition, int]]:
+    """All offsets that groups have committed. Each coordinator is asked once for all of its groups."""
+    together: dict[int, list[str]] = {}
+    for it in groups:
+        together.setdefault(it.coordinator, []).append(it.group_id)
+    found: dict[str, dict[TopicPartition, int]] = {}
+    for node_id, group_ids in together.items():
+        # An old broker knows only requests for one group.
+        with contextlib.suppress(UnsupportedByBroker):
+            found |= client.run(_committed_together(node_id, group_ids))
+        for group_id in group_ids:
+            if group_id not in found:
+                found[group_id] = committed_offsets(client, group_id)
+    return found
+
+
+def _committed_together(node_id: int, group_ids: list[str]) -> Dialogue[dict[str, dict[TopicPartition, int]]]:
+    """Ask one coordinator for many groups; those for which it cannot answer now are left out."""
+    asked = [OffsetFetchRequestGroup(group_id=it, topics=None) for it in group_ids]
+    response = yield Ask(OffsetFetchRequest(groups=asked), node_id, _FETCH_BY_NAME)
+    return {
+        group.group_id: {
+            TopicPartition(topic.name, it.partition_index): it.committed_offset
+            for topic in group.topics
+            for it in topic.partitions
+            if it.committed_offset >= 0
+        }
+        for group in response.groups
+        if not any(codes_in(group))
+    }
+
+
 def commit_offsets(client: Client, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Commit offsets for a group without members."""
     refused = client.run(Coordinator(client.core, group_id).commit(offsets))
@@ -210,6 +289,4 @@ def delete_groups(client: Client, group_ids: Iterable[str]) -> dict[str, BrokerE
 
 
 def _delete(coordinator: Coordinator, request: DeleteGroupsRequest) -> Dialogue[Any]:
-    return (
-        yield from coordinator.ask_until_answered(lambda: request, lambda it: [one.error_code for one in it.results])
-    )
+    return (yield from coordinator.ask_until_answered(request, lambda it: [one.error_code for one in it.results]))

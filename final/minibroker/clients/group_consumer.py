@@ -3,10 +3,14 @@
 A second thread runs the dialogue of the `Member`, so that heartbeats are sent while the application works. Everything
 else happens in `poll`: it releases and takes partitions, calls the application's callbacks, and returns batches. So a
 partition is never revoked while the application works on its records, unless the group has removed this member.
+
+With auto-commit, the offsets after all records that `poll` has returned are committed in a later `poll`, before
+partitions are released, and in `close`. So the application must be done with its records when it calls one of them.
 """
 
 import contextlib
 import enum
+import logging
 import selectors
 import threading
 import uuid
@@ -19,20 +23,25 @@ from minibroker.clients.blocking import Client, Closing, Link
 from minibroker.clients.consumer import READ_UNCOMMITTED, Consumer, OffsetReset
 from minibroker.clients.coordination import Coordinator, Signature
 from minibroker.clients.core import Ask, Dialogue, Pause
-from minibroker.clients.errors import CommitRefused
+from minibroker.clients.errors import CommitRefused, InvalidSetting
 from minibroker.clients.fetched import FetchedBatches
 from minibroker.clients.membership import ClassicMember, ConsumerMember, Member, MemberConfig, Partitions
 from minibroker.clients.waking import Waker
+from minibroker.groups.tables.join_group import NO_GENERATION
 from minibroker.log.clock import precise_ms
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.apis import ApiKey
+from minibroker.wire.codes import ErrorCode
 
 __all__ = ["GroupConsumer", "GroupProtocol", "OffsetReset"]
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Listener = Callable[[list[TopicPartition]], None]
 _OWN_MEMBER_ID_FROM = 1  # the first version of ConsumerGroupHeartbeat in which the client makes the member id
 _LEAVE_MS_MAX = 5_000  # how long `close` waits for the coordinator
+_AUTO_COMMIT_MS_MAX = 1_000  # how long `poll` waits for a commit that will be tried again
 
 
 class GroupProtocol(enum.Enum):
@@ -73,9 +82,13 @@ class GroupConsumer(Closing):
         on_assigned: Listener = _ignore,
         on_revoked: Listener = _ignore,
         on_lost: Listener = _ignore,
+        enable_auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
         isolation_level: int = READ_UNCOMMITTED,
         max_wait_ms: int = 500,
     ) -> None:
+        if auto_commit_interval_ms < 0:
+            raise InvalidSetting(f"auto_commit_interval_ms={auto_commit_interval_ms} is negative")
         self._listeners = on_assigned, on_revoked, on_lost
         self._client = client.sibling()
         self._coordinator = Coordinator(self._client.core, config.group_id)
@@ -83,15 +96,24 @@ class GroupConsumer(Closing):
             client, offset_reset=offset_reset, isolation_level=isolation_level, max_wait_ms=max_wait_ms
         )
         self._committed: dict[TopicPartition, int] = {}
+        self._is_auto_commit = enable_auto_commit
+        self._auto_commit_interval_ms = auto_commit_interval_ms
+        self._auto_commit_at_ms = precise_ms() + auto_commit_interval_ms
         self.protocol = protocol or newest_protocol(self._client)
         self._membership = _Membership(client.sibling(), config, self.protocol, self._consumer.wake_up)
         self._membership.start()
 
     def close(self) -> None:
-        """Leave the group, and close every connection. Nothing is committed."""
+        """Leave the group, and close every connection. With auto-commit, commit first."""
+        self._auto_commit(_LEAVE_MS_MAX)
         self._membership.close()
         self._consumer.close()
         self._client.close()
+
+    @property
+    def group_id(self) -> str:
+        """The name of the group."""
+        return self._coordinator.group_id
 
     @property
     def member_id(self) -> str:
@@ -112,6 +134,8 @@ class GroupConsumer(Closing):
         """
         deadline_ms = precise_ms() + timeout_ms
         self._membership.on_poll()
+        if precise_ms() >= self._auto_commit_at_ms:
+            self._auto_commit(_AUTO_COMMIT_MS_MAX)
         while True:
             self._follow()
             fetched = self._consumer.poll(max(0.0, deadline_ms - precise_ms()))
@@ -125,6 +149,8 @@ class GroupConsumer(Closing):
         if change is None:
             return
         if change.revoked:
+            if not change.is_lost:
+                self._auto_commit(_LEAVE_MS_MAX)
             (on_lost if change.is_lost else on_revoked)(sorted(change.revoked))
             self._assign(set(self._consumer.assignment) - change.revoked, {})
             self._membership.release(change.revoked)
@@ -160,17 +186,33 @@ class GroupConsumer(Closing):
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit the offsets to read next; by default, those after the batches that `poll` has returned."""
-        wanted = dict(offsets) if offsets is not None else self._positions()
-        changed = {it: offset for it, offset in wanted.items() if self._committed.get(it) != offset}
-        attempts = self._client.core.attempts()
+        self._commit(self._positions() if offsets is None else offsets)
+
+    def _auto_commit(self, timeout_ms: float) -> None:
+        """Commit the positions, if auto-commit is enabled. A failure is only logged: a later commit covers it."""
+        if not self._is_auto_commit:
+            return
+        self._auto_commit_at_ms = precise_ms() + self._auto_commit_interval_ms
+        try:
+            self._commit(self._positions(), timeout_ms)
+        except ClientError as error:
+            log.warning("group %s: auto-commit failed: %s", self.group_id, error)
+
+    def _commit(self, offsets: Mapping[TopicPartition, int], timeout_ms: float | None = None) -> None:
+        changed = {it: offset for it, offset in offsets.items() if self._committed.get(it) != offset}
+        attempts = self._client.core.attempts(timeout_ms)
         while changed:
             signature = self._membership.call(lambda it: it.signature)
-            refused = self._client.run(self._coordinator.commit(changed, _always(signature)))
+            if signature.epoch == NO_GENERATION:
+                # Without a generation it would be a commit from outside, which a group without members accepts.
+                raise CommitRefused(ErrorCode.UNKNOWN_MEMBER_ID, self.group_id, sorted(changed))
+            left_ms = attempts.left_ms(precise_ms())
+            refused = self._client.run(self._coordinator.commit(changed, signature, timeout_ms=left_ms))
             self._committed |= {it: offset for it, offset in changed.items() if it not in refused}
             changed = {it: changed[it] for it in refused}
             if refused:
                 code = next(iter(refused.values()))
-                error = CommitRefused(code, self._coordinator.group_id, sorted(refused))
+                error = CommitRefused(code, self.group_id, sorted(refused))
                 if not self._membership.may_commit_again(signature, code):
                     raise error
                 self._client.run(self._client.core.pause_or_raise(attempts, error))
@@ -182,10 +224,6 @@ class GroupConsumer(Closing):
     def _positions(self) -> dict[TopicPartition, int]:
         known = {it: self._consumer.known_position(it) for it in self._consumer.assignment}
         return {it: offset for it, offset in known.items() if offset is not None}
-
-
-def _always(signature: Signature) -> Callable[[], Signature]:
-    return lambda: signature
 
 
 def _change_or_raise(member: Member) -> Any:

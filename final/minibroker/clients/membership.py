@@ -11,6 +11,7 @@ While a partition is in `owned`, no other member reads it, unless the coordinato
 the dialogue may end early if something has changed.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,11 @@ class MemberConfig:
     """Kafka's settings for members of groups, with its defaults."""
 
     group_id: str
-    topics: Sequence[str]
+    topics: Sequence[str] = ()
+    pattern: str | None = None
+    """In place of topics: read all whose whole names match this regular expression, also those that are created later.
+
+    In the classic protocol the client matches, with Python's `re`. In the new one the coordinator does, with RE2."""
     instance_id: str | None = None
     assignors: Sequence[str] = ("range",)
     """Assignors for the classic protocol, the preferred first. The coordinator takes one that all members have."""
@@ -82,8 +87,8 @@ class MemberConfig:
         unknown = [it for it in self.assignors if it not in CLIENT_ASSIGNORS]
         if unknown or not self.assignors:
             raise InvalidSetting(f"assignors={list(self.assignors)}: choose from {', '.join(CLIENT_ASSIGNORS)}")
-        if not self.group_id or not self.topics:
-            raise InvalidSetting("a member needs the name of a group and at least one topic")
+        if not self.group_id or bool(self.topics) == bool(self.pattern):
+            raise InvalidSetting("a member needs the name of a group, and either topics or a pattern")
 
 
 class Change(NamedTuple):
@@ -265,8 +270,10 @@ class ClassicMember(Member):
         self._has_revoked = False
         self._owned_generation = NO_GENERATION
         self._is_leader = False
+        self._pattern = None if config.pattern is None else _compiled(config.pattern)
+        self._topics = sorted(config.topics)
         self._counts: dict[str, int] = {}
-        self._counted_ms = 0.0
+        self._refreshed_ms = 0.0
 
     def _step(self) -> Dialogue[None]:
         if self._is_joined or self.is_lost or (self.owned and not self._is_cooperative):
@@ -294,11 +301,26 @@ class ClassicMember(Member):
         )
         response = yield from self._ask(request)
         is_accepted = yield from self._is_accepted(response.error_code)
-        age_ms = self._core.clock() - self._counted_ms
-        if is_accepted and self._is_leader and age_ms >= self._core.config.metadata_max_age_ms:
-            before = self._counts
-            if before != (yield from self._count(before)):
-                self._rejoin()
+        age_ms = self._core.clock() - self._refreshed_ms
+        if is_accepted and age_ms >= self._core.config.metadata_max_age_ms:
+            yield from self._refresh()
+
+    def _refresh(self) -> Dialogue[None]:
+        """Look at the metadata again, and join again if the subscription or the leader's work would be different."""
+        before = self._topics, self._counts
+        yield from self._match()
+        if self._is_leader:
+            yield from self._count(self._counts)
+        if before != (self._topics, self._counts):
+            self._rejoin()
+
+    def _match(self) -> Dialogue[None]:
+        """Find the topics to read, if the subscription is a pattern."""
+        self._refreshed_ms = self._core.clock()
+        if self._pattern is not None:
+            response = yield from self._core.metadata()
+            names = [it.name for it in response.topics if it.name and not it.is_internal and not it.error_code]
+            self._topics = sorted(filter(self._pattern.fullmatch, names))
 
     def _rejoin(self) -> None:
         self._is_joined = False
@@ -322,6 +344,7 @@ class ClassicMember(Member):
 
     def _join(self) -> Dialogue[None]:
         wait_ms = self.config.max_poll_interval_ms + _GRACE_MS
+        yield from self._match()
         joined: JoinGroupResponse = yield from self._ask(self._join_request(), timeout_ms=wait_ms)
         if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = joined.member_id
@@ -354,7 +377,7 @@ class ClassicMember(Member):
             for topic, them in by_topic(self.owned).items()
         ]
         subscription = ConsumerProtocolSubscription(
-            topics=sorted(self.config.topics), owned_partitions=owned, generation_id=self._owned_generation
+            topics=self._topics, owned_partitions=owned, generation_id=self._owned_generation
         )
         metadata = encode_subscription(subscription)
         return JoinGroupRequest(
@@ -379,14 +402,19 @@ class ClassicMember(Member):
             for member_id, partitions in assigned.items()
         ]
 
-    def _count(self, topics: Iterable[str]) -> Dialogue[dict[str, int]]:
-        """The number of partitions of each topic; 0 for a topic that does not exist."""
+    def _count(self, topics: Iterable[str]) -> Dialogue[None]:
+        """Find the number of partitions of each topic; 0 for a topic that does not exist."""
         wanted = sorted(topics)
         yield from self._core.metadata(wanted)
         known = self._core.routes.topics
         self._counts = {topic: len(known[topic].partitions) if topic in known else 0 for topic in wanted}
-        self._counted_ms = self._core.clock()
-        return self._counts
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise InvalidSetting(f"pattern={pattern!r} is not a regular expression: {error}") from error
 
 
 def _subscriber(member: JoinGroupResponseMember) -> Subscriber:
@@ -443,7 +471,8 @@ class ConsumerMember(Member):
             member_epoch=JOIN_EPOCH if is_joining else self.epoch,
             instance_id=config.instance_id,
             rebalance_timeout_ms=config.max_poll_interval_ms if is_full else -1,
-            subscribed_topic_names=sorted(config.topics) if is_full else None,
+            subscribed_topic_names=sorted(config.topics) if is_full and config.pattern is None else None,
+            subscribed_topic_regex=config.pattern if is_full else None,
             server_assignor=config.server_assignor if is_full else None,
             topic_partitions=self._report() if is_full or self.owned != self._reported else None,
         )
@@ -462,7 +491,7 @@ class ConsumerMember(Member):
             self._assigned = {bytes(it.topic_id): it.partitions for it in response.assignment.topic_partitions}
         # While the routes lack an assigned topic, each heartbeat is followed by a metadata request.
         if any(self._core.routes.topic_name(topic_id) is None for topic_id in self._assigned):
-            yield from self._core.metadata(self.config.topics)
+            yield from self._core.metadata(self.config.topics or None)
         before, self.target = self.target, self._named()
         if response.assignment is not None and self.target != before:
             self._reported = None

@@ -3,16 +3,18 @@
 A group commits one offset for each partition that it reads: the offset of the next record that it wants. The offsets
 are in nested dictionaries, because a request names a group, its topics, and their partitions:
 
-    group ──▶ topic ──▶ partition ──▶ (offset, leader epoch, metadata, time of the commit, …)
+    group ──▶ topic ──▶ partition ──▶ offset, leader epoch, metadata, time of the commit, …
 
-A coordinator may have a million offsets. So an offset is a plain tuple, which Python's garbage collector does not
-track, and equal names and ids are stored once.
+A coordinator may have a million offsets, and Python's garbage collector stops the whole node while it visits the
+objects that it tracks. It tracks neither bytes nor a dictionary of numbers and bytes. So an offset is packed into
+bytes, and unpacked when a request needs it.
 
 `ClassicGroup` and `ConsumerGroup` check whether a member may commit. This module does the part that is the same for
 every kind of group.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from struct import Struct as Layout
 from sys import intern
 from typing import NamedTuple
 
@@ -47,8 +49,9 @@ COMMIT_TOPIC_IDS_FROM = 10
 FETCH_TOPIC_IDS_FROM = 10
 NO_RETENTION_TIME = -1
 
-_Stored = tuple[int, int, str, int, int, bytes, int]
-_Partitions = dict[int, _Stored]
+_Partitions = dict[int, bytes]
+_FIXED = Layout(">qiqq16sq")  # all fields of `Committed` but the metadata, which follow
+_TIMESTAMP_MAX = 2**63 - 1
 
 
 class Committed(NamedTuple):
@@ -56,13 +59,18 @@ class Committed(NamedTuple):
 
     offset: int
     leader_epoch: int
-    metadata: str
     commit_timestamp: int
     expire_timestamp: int
     """When the offset expires, if the commit had a retention time, as in old versions; otherwise -1."""
     topic_id: bytes
     record_offset: int
     """The offset, in `__consumer_offsets`, of the commit's record. A transaction replaces only older commits."""
+    metadata: str
+
+    @classmethod
+    def unpacked(cls, stored: bytes) -> "Committed":
+        """The fields of a stored offset."""
+        return cls._make((*_FIXED.unpack_from(stored), stored[_FIXED.size :].decode()))
 
 
 Pending = Callable[[str, str, int], bool]
@@ -78,7 +86,6 @@ class CommittedOffsets:
 
     def __init__(self, is_pending: Pending = _none_is_pending) -> None:
         self._groups: dict[str, dict[str, _Partitions]] = {}
-        self._topic_ids: dict[bytes, bytes] = {}
         self._is_pending = is_pending
 
     # Reading ----------------------------------------------------------------------------------------------------------
@@ -100,7 +107,7 @@ class CommittedOffsets:
     def get(self, group_id: str, topic: str, partition: int) -> Committed | None:
         """The committed offset of one partition."""
         found = self._topics(group_id).get(topic, {}).get(partition)
-        return None if found is None else Committed._make(found)
+        return None if found is None else Committed.unpacked(found)
 
     def _topics(self, group_id: str) -> Mapping[str, _Partitions]:
         return self._groups.get(group_id, {})
@@ -119,15 +126,15 @@ class CommittedOffsets:
         if partitions is None:
             # All groups share one string object for the name of a topic.
             partitions = topics[intern(key.topic)] = {}
-        partitions[key.partition] = (
+        fixed = _FIXED.pack(
             value.offset,
             value.leader_epoch,
-            value.metadata,
             value.commit_timestamp,
             value.expire_timestamp,
-            self._topic_ids.setdefault(value.topic_id, value.topic_id),
+            value.topic_id,
             record_offset,
         )
+        partitions[key.partition] = fixed + value.metadata.encode() if value.metadata else fixed
 
     def _remove(self, group_id: str, topic: str, partition: int) -> None:
         topics = self._groups.get(group_id)
@@ -242,7 +249,7 @@ class CommittedOffsets:
             _tombstone(group_id, topic, index)
             for group_id, topics in self._groups.items()
             for index, stored in topics.get(topic, {}).items()
-            if Committed._make(stored).topic_id in (NO_UUID, topic_id)
+            if Committed.unpacked(stored).topic_id in (NO_UUID, topic_id)
         ]
 
     # Expiring ---------------------------------------------------------------------------------------------------------
@@ -266,7 +273,7 @@ class CommittedOffsets:
             for topic, partitions in self._topics(group_id).items()
             if not is_subscribed(topic)
             for index, stored in partitions.items()
-            if _is_expired(Committed._make(stored), empty_since_ms, retention_ms, now_ms)
+            if _is_expired(Committed.unpacked(stored), empty_since_ms, retention_ms, now_ms)
             and not self._is_pending(group_id, topic, index)
         ]
 
@@ -293,7 +300,8 @@ class _Commit:
         self._metadata_max = metadata_max
         self._now_ms = now_ms
         has_retention = request.retention_time_ms != NO_RETENTION_TIME
-        self._expire_timestamp = now_ms + request.retention_time_ms if has_retention else NO_TIMESTAMP
+        expires_ms = min(now_ms + request.retention_time_ms, _TIMESTAMP_MAX)
+        self._expire_timestamp = expires_ms if has_retention else NO_TIMESTAMP
         self.records: list[GroupRecord] = []
 
     def topic(self, asked: OffsetCommitRequestTopic) -> OffsetCommitResponseTopic:
