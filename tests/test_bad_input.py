@@ -16,6 +16,7 @@ import cramjam
 import lz4.frame
 import pytest
 from brokers import IS_OURS, Broker, StartBroker, eventually, unique
+from cases import case
 from clients_raw import (
     API_VERSIONS,
     CREATE_TOPICS,
@@ -45,7 +46,7 @@ from clients_raw import (
     uvarint,
     varint,
 )
-from clients_stock import bounds, confluent_read, create_topic
+from clients_stock import bounds, confluent_read, create_topic, python_read
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 pytest_plugins = ["clients_fixtures"]
@@ -415,6 +416,28 @@ def test_a_batch_that_lies_about_its_records_is_invalid(broker: Broker, topic: s
         if IS_OURS:
             assert code in (INVALID_RECORD, CORRUPT_MESSAGE), lie
             assert bounds(broker.address, topic) == (0, 0), lie
+
+
+def test_lengths_that_contradict_the_record_count_are_always_refused(broker: Broker, topic: str) -> None:
+    """Without the setting the lengths of the first 16 records are followed, and the rest must have room."""
+    lies = {
+        "5 records, and there is 1": Batch(record(b"x" * 1000), count=5),
+        "1 record, and there are 5": Batch(records(5), count=1),
+        "a million records, and there are 200": Batch(records(200), count=1_000_000),
+        "2,147,483,647 records": Batch(records(200), count=2**31 - 1),
+        "a million compressed records": Batch(gzip.compress(records(5)), count=1_000_000, attributes=1),
+        "bytes after the last record": LIES["bytes after the last record"],
+    }
+    for lie, batch in lies.items():
+        with case(lie), Connection(broker) as connection:
+            code = connection.produce(produce(topic, batch.encode())).code
+            assert code in (INVALID_RECORD, CORRUPT_MESSAGE)
+            assert bounds(broker.address, topic) == (0, 0)
+    # A consumer that trusts the header would ask for the missing records for ever.
+    with Connection(broker) as connection:
+        assert connection.produce(produce(topic, Batch(records(5), count=5).encode())).code == 0
+    read = python_read(broker.address, topic, 5)
+    assert [it.offset for it in read] == list(range(5))
 
 
 @pytest.mark.usefixtures("validating")

@@ -9,7 +9,7 @@ from log_cases import each_case
 from log_strategies import INT64, records
 
 from minibroker.log.errors import InvalidRecord
-from minibroker.log.record import Record, decode_records, encode_record
+from minibroker.log.record import RECORD_BYTES_MIN, Record, decode_records, encode_record, follow_lengths
 from minibroker.log.varint import encode_varint
 
 
@@ -114,6 +114,31 @@ def test_offset_deltas_of_every_length_come_back(delta: int) -> None:
 def test_a_negative_count_is_refused() -> None:
     with pytest.raises(InvalidRecord, match="count -5 is negative"):
         decode(b"", -5)
+
+
+def test_the_lengths_of_the_first_records_tell_whether_the_count_can_be_right() -> None:
+    sizes = (0, 1, 50, 60, 8_000, 9_000, 3, 3)
+    data = b"".join(
+        encode_record(offset_delta=it, timestamp_delta=0, key=None, value=b"v" * size) for it, size in enumerate(sizes)
+    )
+    for position in (0, 61):
+        for count_max in (len(sizes), 100):
+            follow_lengths(bytes(position) + data, position, count=len(sizes), count_max=count_max)
+        for wrong in (0, 1, len(sizes) - 1, len(sizes) + 1, 2**31 - 1):
+            with pytest.raises(InvalidRecord, match=f"the header says {wrong} records"):
+                follow_lengths(bytes(position) + data, position, count=wrong, count_max=100)
+    # After the records whose lengths are followed there must be room for the others, which may be as small as can be.
+    least = encode_record(offset_delta=0, timestamp_delta=0, key=None, value=None)
+    assert len(least) == RECORD_BYTES_MIN
+    follow_lengths(least * 10, 0, count=10, count_max=3)
+    with pytest.raises(InvalidRecord, match="the header says 11 records"):
+        follow_lengths(least * 10, 0, count=11, count_max=3)
+
+
+@each_case("data", [b"\x00" * 9, b"\x0b" * 9, b"\x0a" * 9, b"\xff" * 9, b"\x80", b""])
+def test_lengths_that_no_record_has_are_refused(data: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        follow_lengths(data, 0, count=3, count_max=16)
 
 
 def test_a_hostile_length_costs_no_memory() -> None:

@@ -2,6 +2,7 @@
 
 import lz4.frame
 import pytest
+from cases import case
 from crc32c import crc32c
 from partitions_broker import NOW_MS, MemoryBroker, batch, produce_request
 
@@ -111,6 +112,31 @@ def test_a_wrong_record_count_is_an_invalid_record(broker: MemoryBroker) -> None
         header._replace(record_count=-1),
     ):
         assert broker.produce("orders", encode_batch(lie, sent[HEADER_SIZE:])).error_code == ErrorCode.INVALID_RECORD
+
+
+def test_a_batch_must_have_room_for_its_records(broker: MemoryBroker) -> None:
+    """The lengths of the first 16 records are followed. Any further record has 7 bytes or more."""
+    one, many = batch(b"x" * 1000), batch(*[b"x" * 100] * 20)
+    packed = {it: batch(*[b"x"] * 500, compression=it) for it in Compression if it}
+    cases = [
+        ("5 records, and there is 1", one, 5, True),
+        ("16 records, and there are 20", many, 16, True),
+        ("17 records, and there are 20", many, 17, False),
+        ("more than have room after 16 records", many, 1000, True),
+        *((f"500 records, {it.name}", sent, 500, False) for it, sent in packed.items()),
+        *((f"100 million records, {it.name}", sent, 10**8, True) for it, sent in packed.items()),
+    ]
+    for name, sent, count, is_refused in cases:
+        with case(name):
+            end = broker.end("orders")
+            header = read_header(sent)._replace(record_count=count, last_offset_delta=count - 1)
+            # The records are compressed already, so the header gets its codec and checksum afterwards.
+            lie = sealed(encode_batch(header._replace(attributes=0), sent[HEADER_SIZE:]), codec=header.attributes)
+            answer = broker.produce("orders", lie)
+            assert answer.error_code == (ErrorCode.INVALID_RECORD if is_refused else ErrorCode.NONE)
+            assert broker.end("orders") == (end if is_refused else end + count)
+            if is_refused:
+                assert f"the header says {count} records" in answer.error_message
 
 
 def test_two_batches_for_one_partition_are_refused(broker: MemoryBroker) -> None:

@@ -99,6 +99,24 @@ def test_a_request_for_another_cluster_is_refused_and_changes_nothing() -> None:
     asyncio.run(run())
 
 
+def test_a_forged_vote_is_refused_and_logged_but_not_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    async def talk() -> None:
+        async with driven(1, 2) as it:
+            it.quorum.start()
+            raft = it.raft
+            forged = Vote(2**31 - 1, VoterKey(9), raft.me, last_epoch=7, last_offset=10**9)
+            for _ in range(2):
+                answer = it.handlers.on_vote(said(forged))
+                assert isinstance(answer, VoteResponse)
+                (partition,) = answer.topics[0].partitions
+                assert (partition.error_code, partition.vote_granted) == (ErrorCode.INVALID_REQUEST, False)
+                await until(lambda: raft.refused is None, "the driver has seen the refusal")
+            assert raft.epoch == 0
+
+    asyncio.run(talk())
+    assert len([it for it in caplog.messages if "a message with epoch 2147483647 is refused" in it]) == 1
+
+
 def test_a_fetch_waits_for_news_and_is_answered_with_nothing_in_the_end() -> None:
     async def run() -> None:
         async with driven(1) as it:

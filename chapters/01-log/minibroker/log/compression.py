@@ -46,6 +46,11 @@ def decompress(codec: int, data: Bytes, *, bytes_max: int = DECOMPRESSED_BYTES_M
     return _codec(codec)[1](bytes(data), bytes_max)
 
 
+def decompressed_bytes_max(codec: int, count: int) -> int:
+    """The most bytes to which `count` compressed bytes can decompress; an unassigned codec has no other limit."""
+    return min(_RATIO_MAX.get(codec, DECOMPRESSED_BYTES_MAX) * count, DECOMPRESSED_BYTES_MAX)
+
+
 def _codec(codec: int) -> tuple[Callable[[bytes], bytes], Callable[[bytes, int], bytes]]:
     if codec not in _CODECS:
         raise UnsupportedCompressionType(f"compression type {codec} is unknown: 0 to 4 are assigned")
@@ -224,6 +229,14 @@ def _snappy_block(block: bytes, room: int, bytes_max: int | None = None) -> byte
     except cramjam.DecompressionError as error:
         raise CorruptBatch(f"snappy records do not decompress: {error}") from None
 
+
+# The largest ratio that each format allows. A zstd block of 4 bytes can repeat one byte 128 Ki times.
+_RATIO_MAX: dict[int, int] = {
+    Compression.GZIP: 1032,
+    Compression.SNAPPY: _SNAPPY_RATIO_MAX,
+    Compression.LZ4: 255,
+    Compression.ZSTD: 32 * 1024,
+}
 
 _CODECS: dict[int, tuple[Callable[[bytes], bytes], Callable[[bytes, int], bytes]]] = {
     Compression.GZIP: (_gzip_compress, _gzip_decompress),

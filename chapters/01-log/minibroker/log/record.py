@@ -12,6 +12,7 @@ a broker assigns the offsets of a whole batch by changing one field of the heade
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from minibroker.log.compression import Bytes
 from minibroker.log.errors import InvalidRecord, InvalidVarint
 from minibroker.log.varint import (
     VARINT_BYTES_MAX,
@@ -19,6 +20,7 @@ from minibroker.log.varint import (
     decode_unsigned_varint,
     decode_varint,
     encode_varint,
+    unzigzag,
 )
 
 Header = tuple[str, bytes | None]
@@ -26,6 +28,7 @@ Header = tuple[str, bytes | None]
 _NULL = encode_varint(-1)
 _ATTRIBUTES = b"\x00"  # Kafka has assigned no bit of a record's attributes
 _HEADER_BYTES_MIN = 2  # an empty key and a null value, one length byte each
+RECORD_BYTES_MIN = 1 + 1 + 1 + 1 + 1 + 1 + 1  # length, attributes, both deltas, null key, null value, no headers
 
 
 class Record(NamedTuple):
@@ -184,7 +187,32 @@ def scan_records(data: bytes, *, count: int) -> Iterator[Scanned]:
         raise InvalidRecord(f"{count} records end at byte {position}, but there are {len(data)} bytes")
 
 
+def follow_lengths(data: Bytes, position: int, *, count: int, count_max: int) -> None:
+    """Require that `count` records can fill `data` from `position` on, by the lengths of the first `count_max` records.
+
+    If there are no more records than that, they must fill it exactly. The fields inside the records are not read.
+    """
+    end, walked = len(data), min(count, count_max)
+    try:
+        for _ in range(walked):
+            length, position = data[position], position + 1
+            if length > 0x7F:
+                length += (data[position] << 7) - 0x80
+                position += 1
+                if length > 0x3FFF:
+                    length, position = decode_unsigned_varint(data, position - 2)
+            if length & 1 or length < _RAW_LENGTH_MIN:
+                raise InvalidRecord(f"the record before byte {position} says that it has {unzigzag(length)} bytes")
+            position += length >> 1
+    except (IndexError, InvalidVarint):
+        position = end + 1
+    rest = RECORD_BYTES_MIN * (count - walked)
+    if position + rest > end or (position != end and walked == count):
+        raise InvalidRecord(f"the header says {count} records, but the lengths of the records say otherwise")
+
+
 _RAW_NULL = 1  # zigzag(-1)
+_RAW_LENGTH_MIN = 2 * (RECORD_BYTES_MIN - 1)  # the length does not count itself
 
 
 def _damage(error: Exception, data: bytes, count: int) -> str:

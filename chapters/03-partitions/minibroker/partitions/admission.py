@@ -5,8 +5,8 @@ raises `Refused` with Kafka's error code, or `Held` if the verdict depends on so
 rules run in order, so a rule may rely on the rules before it. For example, the sequence number is read only after the
 checksum was verified.
 
-The rules read the 61 bytes of the header. They open the records only for a compacted topic, for a topic that limits
-the age of its records, and with `minibroker.validate.records=true`.
+The rules read the 61 bytes of the header, and follow the lengths of the first records. They open the records only for a
+compacted topic, for a topic that limits the age of its records, and with `minibroker.validate.records=true`.
 
 A rule knows the `Origin` of a batch. A client's batch must meet all rules. A coordinator's own batch may be a control
 batch, and its sequence number is not checked.
@@ -27,6 +27,7 @@ from minibroker.log.batch import (
     LENGTH_COUNTS_FROM,
     MAGIC,
     MAGIC_AT,
+    RECORDS_AT,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     Batch,
@@ -34,9 +35,9 @@ from minibroker.log.batch import (
     check_whole,
     read_header,
 )
-from minibroker.log.compression import Compression
-from minibroker.log.errors import LogError
-from minibroker.log.record import Record
+from minibroker.log.compression import Compression, decompressed_bytes_max
+from minibroker.log.errors import InvalidRecord, LogError
+from minibroker.log.record import RECORD_BYTES_MIN, Record, follow_lengths
 from minibroker.metadata.configs import TopicConfig
 from minibroker.partitions.errors import Refused, refusal
 from minibroker.partitions.producers import Duplicate, ProducerStates
@@ -60,6 +61,7 @@ class Incoming(NamedTuple):
 
 
 _CODEC_MAX = int(max(Compression))
+_LENGTHS_MAX = 16  # the records of a batch whose lengths are followed
 _UNPACKED_BYTES_MAX = 32 * 1024**2  # the largest size to which a rule decompresses a batch
 
 Rule = Callable[[Incoming], Duplicate | None]
@@ -122,11 +124,25 @@ def small_enough(bytes_max: int) -> Rule:
 
 
 def is_whole(it: Incoming) -> None:
-    """The checksum is right, and the counts in the header agree."""
+    """The checksum is right, the counts in the header agree, and the batch can have so many records."""
     try:
         check_whole(it.batch)
+        _check_room(it)
     except LogError as error:
         raise refusal(error) from error
+
+
+def _check_room(it: Incoming) -> None:
+    """Require that the bytes of a batch can have as many records as the header says.
+
+    A consumer trusts the header. One that finds fewer records waits for the others for ever.
+    """
+    header, batch = it.header, it.batch
+    codec = header.attributes & COMPRESSION_MASK
+    if codec == Compression.NONE:
+        follow_lengths(batch, RECORDS_AT, count=header.record_count, count_max=_LENGTHS_MAX)
+    elif header.record_count * RECORD_BYTES_MIN > decompressed_bytes_max(codec, len(batch) - RECORDS_AT):
+        raise InvalidRecord(f"the header says {header.record_count} records, but the batch has {len(batch)} bytes")
 
 
 def is_in_no_transaction(it: Incoming) -> None:

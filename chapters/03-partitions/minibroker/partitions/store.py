@@ -261,7 +261,7 @@ class Store:
     def _delete_old_data(self, name: TopicPartition) -> None:
         with suppress(FileNotFoundError):
             self._data.delete_log(name)
-            log.warning("%s held data of a deleted topic with the same name; that data is deleted now", name.directory)
+            log.info("%s held data of a deleted topic with the same name; that data is deleted now", name.directory)
 
     def _write(self, path: str, content: bytes) -> None:
         file = self._files.open(path)

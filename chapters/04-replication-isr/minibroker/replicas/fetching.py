@@ -17,6 +17,7 @@ from minibroker.log.errors import LogError
 from minibroker.metadata.configs import NodeConfig
 from minibroker.partitions.list_offsets import EARLIEST
 from minibroker.partitions.partition import EpochEnd
+from minibroker.replicas.lasting import LastingFailure
 from minibroker.replicas.peers import Peers
 from minibroker.replication.follower import Fetched, Position
 from minibroker.replication.keys import (
@@ -157,18 +158,18 @@ class Fetchers:
     # One leader -------------------------------------------------------------------------------------------------------
 
     async def _run(self, leader: int) -> None:
-        failures = 0
+        failures, trouble = 0, LastingFailure(log)
         while self._groups.get(leader):
             self._news[leader].clear()
             try:
                 pause_ms = await self._round(leader)
                 failures = 0
+                trouble.end()
             except ClientError as error:
                 if self._news[leader].is_set():
                     continue
-                # Only the first failure is logged, because the leader may be down for long.
-                if not failures:
-                    log.warning("cannot fetch from node %d, trying again until it answers: %s", leader, error)
+                # A leader that stops has handed over its partitions, but this node may hear of that a little later.
+                trouble.note("cannot fetch from node %d, trying again until it answers: %s", leader, error)
                 failures += 1
                 pause_ms = pause_ms_after(failures, backoff_ms=self._backoff_ms)
             if pause_ms:
@@ -322,7 +323,8 @@ class Fetchers:
             return False
         is_moved = replica.log.log_end_offset != position.fetch_offset
         if is_moved:
-            log.warning(
+            # This is normal for a new replica, and for one that was away while its leader deleted old records.
+            log.info(
                 "%s is emptied and begins at %d, where its leader's log starts",
                 replica.name.directory,
                 log_start_offset,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from minibroker.client.errors import ClientError, known_code
 from minibroker.replicas.fetching import Incarnation
+from minibroker.replicas.lasting import LastingFailure
 from minibroker.replicas.peers import Peers
 from minibroker.replication.leader import Altered
 from minibroker.replication.replica import AlterIsr, Replica
@@ -79,7 +80,7 @@ class Proposer:
         self._topic_id_of = topic_id_of
         self._replica_of = replica_of
         self._settle = settle
-        self._is_complaining = False
+        self._trouble = LastingFailure(log)
 
     async def run(self) -> None:
         """Send the orders as they come, one request at a time."""
@@ -90,14 +91,11 @@ class Proposer:
                 continue
             try:
                 await self._propose(asked)
-                self._is_complaining = False
             except ClientError as error:
-                # Only the first failure is logged, because leaders propose again every second.
-                if not self._is_complaining:
-                    log.warning(
-                        "in-sync sets cannot be changed until node %d answers: %s", self._controller_id(), error
-                    )
-                self._is_complaining = True
+                # Leaders propose again every second.
+                self._trouble.note(
+                    "in-sync sets cannot be changed until node %d answers: %s", self._controller_id(), error
+                )
 
     def _addressed(self, order: AlterIsr) -> _Addressed | None:
         topic_id, replica = self._topic_id_of(order.name), self._replica_of(order.name)
@@ -108,8 +106,10 @@ class Proposer:
             self._controller_id(), self._request(asked), timeout_ms=_TIMEOUT_MS
         )
         if response.error_code:
-            log.warning("in-sync sets could not be changed: %s", known_code(response.error_code).name)
+            # Another controller may have been elected, or this node is about to register again.
+            self._trouble.note("in-sync sets could not be changed: %s", known_code(response.error_code).name)
             return
+        self._trouble.end()
         found = {
             (bytes(topic.topic_id), it.partition_index): it for topic in response.topics for it in topic.partitions
         }

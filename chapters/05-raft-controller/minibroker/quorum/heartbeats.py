@@ -13,6 +13,7 @@ from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Image
 from minibroker.partitions.errors import Disconnect
 from minibroker.replicas.fetching import Incarnation
+from minibroker.replicas.lasting import LastingFailure
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Heartbeats:
         self._is_active = is_active
         self._heard_ms = 0
         """When this node sent the last heartbeat that a controller on another node has accepted."""
+        self._trouble = LastingFailure(log)
         self.unfenced = asyncio.Event()
         """Set once the controller lets this broker serve clients."""
         self._leaving = asyncio.Event()
@@ -71,14 +73,14 @@ class Heartbeats:
         )
         response = await self._ask(request)
         if response.error_code:
-            log.warning(
-                "the controller refused a heartbeat of node %d: %s",
-                self._me.node_id,
-                known_code(response.error_code).name,
-            )
+            # A controller that was just elected may not know the registration yet.
+            code = known_code(response.error_code)
+            self._trouble.note("the controller refuses the heartbeats of node %d: %s", self._me.node_id, code.name)
         elif not (was_active or self._is_active()):
             # A deposed controller may accept its own heartbeats for a while. So only those to another node count.
             self._heard_ms = sent_ms
+        if not response.error_code:
+            self._trouble.end()
         if response.should_shut_down:
             self._may_leave.set()
         elif not response.error_code and not response.is_fenced:

@@ -55,6 +55,7 @@ _TICK_S_MAX = 0.05
 _STUCK_MS = 250
 _RETRY_S = 0.05
 _GOODBYE_S = 0.5
+_COMPLAIN_MS = 10_000
 
 
 class Quorum:
@@ -90,6 +91,7 @@ class Quorum:
         self._seen = (0, 0)
         self._leader_id = raft.leader_id
         self._failure: str | None = None
+        self._complain_ms = 0
         self.heard: tuple[int, int] = (NO_NODE, 0)
         """The leader that answered the last fetch, and the time of the answer in ms."""
         self.unreached: set[int] = set()
@@ -239,10 +241,18 @@ class Quorum:
                 self.step(self.raft.tick(now_ms))
                 raise self._broken(failure)
             self.snapshotting.write_if_due()
+            self._log_refused(now_ms)
             pause_s = min(max(self.raft.next_deadline_ms - now_ms, 1) / 1000, _TICK_S_MAX)
             # If the work of this round took long, the next tick counts as late.
             due_ms = now_ms + round(pause_s * 1000)
             await asyncio.sleep(pause_s)
+
+    def _log_refused(self, now_ms: int) -> None:
+        """Log an epoch that was refused. The sender may repeat it quickly, so the lines have a distance."""
+        refused, self.raft.refused = self.raft.refused, None
+        if refused is not None and now_ms >= self._complain_ms:
+            self._complain_ms = now_ms + _COMPLAIN_MS
+            log.warning("%s", refused)
 
     async def _fetch(self) -> None:
         while True:
@@ -277,7 +287,8 @@ class Quorum:
         self.raft.on_fetched(position, fetched, now_ms)
         self.is_node_id_taken = self._is_node_id_taken(fetched)
         self.step()
-        return fetched.code is ErrorCode.NONE
+        # A response of another epoch, such as one that was refused, must not be asked for again at once.
+        return fetched.code is ErrorCode.NONE and fetched.epoch == self.raft.epoch
 
     def _is_node_id_taken(self, fetched: Fetched) -> bool:
         raft = self.raft

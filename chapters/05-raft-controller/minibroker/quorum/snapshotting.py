@@ -81,7 +81,7 @@ class Snapshotting:
             assert self._files.voters is not None
             self._raft.on_snapshot(wanted.snapshot, self._files.voters)
             self._controller.reset(self.image())
-            log.warning(
+            log.info(
                 "the metadata log continues from the leader's snapshot of all records before offset %d",
                 wanted.snapshot.end_offset,
             )

@@ -18,6 +18,9 @@ from minibroker.wire.uuids import parse_uuid, uuid_text
 
 QUORUM_STATE = "quorum-state"
 NO_NODE = -1
+EPOCH_MAX = 2**30
+"""The last epoch. At one election per second a cluster reaches it after 34 years. It is half of what 32 bits can have,
+so an epoch that is too large can still be sent and refused."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,18 @@ def decode(data: bytes, path: str) -> Election:
         found = json.loads(data)
         voted_id = int(found["votedId"])
         voted = VoterKey(voted_id, parse_uuid(found["votedDirectoryId"])) if voted_id != NO_NODE else None
-        return Election(int(found["leaderEpoch"]), int(found["leaderId"]), voted)
+        election = Election(int(found["leaderEpoch"]), int(found["leaderId"]), voted)
     except (ValueError, KeyError, TypeError, WireError) as error:
         raise LogError(
             f"{path} cannot be read ({error}): restore it, or start the node with an empty data directory, as a new"
             " voter"
         ) from error
+    if election.epoch > EPOCH_MAX:
+        raise LogError(
+            f"{path} has epoch {election.epoch}, which no election can have begun: the last epoch is {EPOCH_MAX}. Stop"
+            " all nodes, and find the largest epoch in their files leader-epoch-checkpoint beside this file. On each"
+            ' node replace this file by {"leaderId":-1,"leaderEpoch":E,"votedId":-1,'
+            f'"votedDirectoryId":"{uuid_text(bytes(16))}","data_version":1}} where E is larger than that epoch and the'
+            " same on all nodes"
+        )
+    return election

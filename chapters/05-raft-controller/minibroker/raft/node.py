@@ -14,6 +14,7 @@ The contract for its driver:
 5. Check `failure` after each call, even after a call that has raised a `StorageError`. A disk that has refused a write
    or a flush is not used again: this node stops leading, gives no vote, and does not count for a majority. The next
    `tick` tells the other voters. Then the process must end, and a new process may read the disk.
+6. Log `refused` if it is set, and set it to None: a message named an epoch that no election can have begun.
 
 The difference from the Raft paper is that followers pull. A leader does not push entries: followers fetch them, and
 each fetch tells the leader how far its follower is. So the code of chapter 04 copies the log and finds where two logs
@@ -25,7 +26,7 @@ A node responds only after its disk has what the response promises: a vote, or a
 from minibroker.log.batch import NO_LEADER_EPOCH, NO_OFFSET, BatchBuilder
 from minibroker.raft.changes import added, bound, removed
 from minibroker.raft.control import add_voters, leader_change
-from minibroker.raft.election import NO_NODE, Election
+from minibroker.raft.election import EPOCH_MAX, NO_NODE, Election
 from minibroker.raft.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
@@ -43,7 +44,7 @@ from minibroker.raft.polling import Poll, votes_needed
 from minibroker.raft.progress import NEVER_MS, Followers, Progress
 from minibroker.raft.roles import Cause, Role
 from minibroker.raft.snapshots import needs_snapshot
-from minibroker.raft.state import QuorumState
+from minibroker.raft.state import EPOCH_STEP_MAX, QuorumState
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replication.follower import common_end
 from minibroker.wire.codes import ErrorCode
@@ -75,6 +76,10 @@ class Raft(QuorumState):
             self._deadline_ms = now_ms + self.settings.fetch_timeout_ms
             self._asked += 1
             self._has_fetched = False
+            return []
+        if self.epoch >= EPOCH_MAX:
+            self.refused = f"no election can be held, because epoch {self.epoch} is the last one"
+            self._deadline_ms = now_ms + self._election_timeout()
             return []
         return self._start_pre_vote(now_ms)
 
@@ -164,11 +169,13 @@ class Raft(QuorumState):
         return Voted(ErrorCode.NONE, self.epoch, self.leader_id, is_granted)
 
     def _objection(self, epoch: int, voter: VoterKey) -> ErrorCode:
-        """Why a request is refused: the disk has failed, or the request names another directory or an earlier epoch."""
+        """Why a request is refused: the disk has failed, or the directory or the epoch of the request is wrong."""
         if self.failure is not None:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if not voter.names(self.me):
             return ErrorCode.INVALID_VOTER_KEY
+        if self._refuses(epoch, limit=self.epoch + EPOCH_STEP_MAX):
+            return ErrorCode.INVALID_REQUEST
         return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else ErrorCode.NONE
 
     def _is_up_to_date(self, request: Vote) -> bool:
@@ -274,6 +281,8 @@ class Raft(QuorumState):
     def _refusal(self, epoch: int) -> ErrorCode:
         if epoch < self.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
+        if self._refuses(epoch):
+            return ErrorCode.INVALID_REQUEST
         if epoch > self.epoch:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         return ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -383,7 +392,7 @@ class Raft(QuorumState):
         # If the leader names a snapshot, fetch it first. If the logs diverge, truncate ours. Otherwise append and flush
         # the records, and adopt the leader's high watermark as far as our log goes.
         if fetched.snapshot is not None:
-            self.snapshot_wanted = fetched.snapshot
+            self.snapshot_wanted = None if self._refuses(fetched.snapshot.epoch) else fetched.snapshot
         elif fetched.diverging is not None:
             self._truncate(common_end(fetched.diverging, self.epochs, log_end_offset=self.log.log_end_offset))
         else:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from minibroker.log.batch import NO_LEADER_EPOCH
 from minibroker.log.errors import StorageError
 from minibroker.raft.changes import VoterHistory
-from minibroker.raft.election import NO_NODE, Ballot, Election
+from minibroker.raft.election import EPOCH_MAX, NO_NODE, Ballot, Election
 from minibroker.raft.log import QuorumLog
 from minibroker.raft.messages import SnapshotId
 from minibroker.raft.polling import Poll
@@ -23,6 +23,10 @@ from minibroker.raft.roles import NEXT, Cause, Role
 from minibroker.raft.snapshots import NoSnapshots, SnapshotFiles, start_at_snapshot
 from minibroker.raft.voters import VoterKey, VoterSet
 from minibroker.replication.epochs import EpochCache
+
+EPOCH_STEP_MAX = 10_000
+"""By how much one request may raise the epoch. Whoever reaches the port can send a request, and a forged one could use
+up all epochs. A node that is further behind learns the epoch from a response of a node that it has asked."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class QuorumState:
         self._chance = chance
         self._clock = clock
         self._failure: str | None = None
+        self.refused: str | None = None
+        """The last epoch that was refused, and why; for the driver, which logs it and sets it to None."""
         # A killed process may have left unflushed records. They count for majorities from now on, so they must be
         # flushed.
         log.flush()
@@ -207,9 +213,20 @@ class QuorumState:
         # From now on this node fetches from the leader alone.
         self._asked = 0
 
+    def _refuses(self, epoch: int, *, limit: int = EPOCH_MAX) -> bool:
+        """Whether an epoch that another node has named is too large to have come from elections."""
+        if epoch <= min(limit, EPOCH_MAX):
+            return False
+        self.refused = (
+            f"a message with epoch {epoch} is refused, because this node is in epoch {self.epoch} and accepts at most"
+            f" {min(limit, EPOCH_MAX)} here: the message is forged, or its sender's disk is damaged, or this node was"
+            " away for many elections and is going to ask for the epoch"
+        )
+        return True
+
     def _learn_epoch(self, epoch: int, leader_id: int, now_ms: int) -> bool:
         """Learn the epoch and leader that another node has named; return whether both nodes are in one epoch."""
-        if self.failure is not None:
+        if self.failure is not None or self._refuses(epoch):
             return False
         if epoch > self.epoch:
             self._on_newer_epoch(epoch, leader_id, now_ms)

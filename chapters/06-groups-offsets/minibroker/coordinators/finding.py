@@ -18,6 +18,7 @@ from minibroker.metadata.names import GROUP_METADATA_TOPIC
 from minibroker.partitions.errors import Disconnect
 from minibroker.partitions.registry import Answer, Call
 from minibroker.partitions.without_groups import WithoutGroups
+from minibroker.replicas.lasting import LastingFailure
 from minibroker.replicas.membership import Membership
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
@@ -40,6 +41,7 @@ class OffsetsTopic:
         self._cluster = cluster
         self._settings = settings
         self._creating: asyncio.Task[None] | None = None
+        self._trouble = LastingFailure(log)
 
     @property
     def _image(self) -> Image:
@@ -62,12 +64,14 @@ class OffsetsTopic:
         factor = replication_factor_of(self._config, self._image)
         request = CreateTopicsRequest(topics=[offsets_topic(self._settings(), factor)], timeout_ms=CREATE_MS_MAX)
         try:
+            # The answer may take seconds, and must not delay the heartbeats of this node.
             response: CreateTopicsResponse = await cluster.peers.send(
-                cluster.controller_id, request, line="control", timeout_ms=CREATE_MS_MAX
+                cluster.controller_id, request, line="clients", timeout_ms=CREATE_MS_MAX
             )
         except ClientError as error:
-            log.warning("%s could not be created; the next request tries again: %s", GROUP_METADATA_TOPIC, error)
+            self._trouble.note("%s cannot be created; each request tries again: %s", GROUP_METADATA_TOPIC, error)
             return
+        self._trouble.end()
         (topic,) = response.topics
         if topic.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER):
             log.warning("%s could not be created: %s", GROUP_METADATA_TOPIC, topic.error_message)
