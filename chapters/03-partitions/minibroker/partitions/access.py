@@ -145,7 +145,7 @@ class Gate:
     """Whether this node follows the metadata of its cluster, so that other nodes can rely on it."""
     is_open: bool = False
     """Whether this node also serves clients."""
-    _warning: RareWarning = field(default_factory=lambda: RareWarning(log))
+    _warning: RareWarning = field(default_factory=lambda: RareWarning(log), init=False)
 
     def guard(self, row: Access, handler: Handler) -> Handler:
         """Wrap a handler in the checks and filters of its row."""
