@@ -58,7 +58,7 @@ LISTENERS = broker_key(
     "PLAINTEXT://127.0.0.1:9092",
     _LISTENERS,
     "The address on which the broker listens, as NAME://HOST:PORT; port 0 means any free port.",
-    departure=Departure("PLAINTEXT://:9092", "Kafka listens to the whole network; there is no authentication here yet"),
+    departure=Departure("PLAINTEXT://:9092", "Kafka listens to the whole network; clients need no login here"),
 )
 ADVERTISED_LISTENERS: ConfigKey[str | None] = broker_key(
     "advertised.listeners",

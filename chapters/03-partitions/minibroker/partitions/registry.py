@@ -40,7 +40,20 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS = Principal("User", "ANONYMOUS")
-"""A user that has not logged in. There is no login yet, so every caller is anonymous."""
+"""A user that has not logged in. In this chapter there is no login, so every caller is anonymous."""
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Session:
+    """One connection and its caller. A login (chapter 04) sets the principal."""
+
+    peer: str
+    """The address of the client."""
+    principal: Principal = ANONYMOUS
+    node_id: int | None = None
+    """The node that the caller has proved to be; None for a client. The client id of a request proves nothing."""
+    is_over: bool = False
+    """Whether the connection is closed after the next answer, because a login has failed."""
 
 
 @dataclass(slots=True)
@@ -51,10 +64,9 @@ class Call(Generic[M]):
     version: int
     header: RequestHeader
     now_ms: int
-    peer: str
-    principal: Principal = ANONYMOUS
+    session: Session
     via: str | None = None
-    """The node that forwarded the request, or None. `peer` is the address of the client in both cases."""
+    """The node that forwarded the request, or None. `session` is the client's in both cases."""
 
 
 Handler = Callable[[Call[Any]], Answer]
@@ -142,7 +154,7 @@ class Registry:
         """The handler's answer to a request that was forwarded in an envelope. Its API must have a handler."""
         return self._entries[call.header.api_key].handler(call)
 
-    def dispatch(self, frame: memoryview, *, now_ms: int, peer: str) -> Reply | Deferred:
+    def dispatch(self, frame: memoryview, *, now_ms: int, session: Session) -> Reply | Deferred:
         """Answer one request, now or later. The error of a request that cannot be decoded closes the connection."""
         try:
             header, position = read_request_header(frame)
@@ -154,7 +166,7 @@ class Registry:
             return self._unsupported(header)
         # Bytes after the request are ignored, as in Kafka: librdkafka sends some.
         request, _end = entry.request.decode(frame, position, version)
-        answer = entry.handler(Call(request, version, header, now_ms, peer))
+        answer = entry.handler(Call(request, version, header, now_ms, session))
         correlation_id = header.correlation_id
         if answer is None:
             return Reply([])
