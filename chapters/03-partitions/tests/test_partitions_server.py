@@ -15,10 +15,10 @@ from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.listeners import Listener
 from minibroker.partitions.machine import bind
 from minibroker.partitions.server import Limits, Server
-from minibroker.wire.apis import APIS
+from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.headers import frame_request, read_response_header
 from minibroker.wire.schema import Request, decode_whole
-from minibroker.wire.tables.metadata import MetadataRequest
+from minibroker.wire.tables.metadata import MetadataRequest, MetadataRequestTopic
 
 LIMITS = Limits(request_bytes_max=1024**2, queued_bytes_max=2 * 1024**2, connections_max=10, idle_ms_max=60_000)
 SOON_S = 10
@@ -330,8 +330,6 @@ def test_a_bug_in_a_handler_closes_one_connection_and_is_logged_with_its_traceba
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(served: ServedBroker) -> None:
-        from minibroker.wire.apis import ApiKey
-
         def broken(call: Any) -> Any:
             raise ZeroDivisionError("a bug")
 
@@ -344,3 +342,46 @@ def test_a_bug_in_a_handler_closes_one_connection_and_is_logged_with_its_traceba
 
     run(test)
     assert "ZeroDivisionError: a bug" in caplog.text
+
+
+def test_a_request_with_too_many_elements_closes_the_connection_and_is_logged_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(served: ServedBroker) -> None:
+        served.broker.registry.elements_max = 100
+        client, other = await served.connect(), await served.connect()
+        client.send(metadata_of(100))
+        assert len((await client.receive(metadata_of(0)))[1].topics) == 100
+        client.send(metadata_of(101))
+        assert await client.is_closed()
+        other.send(metadata_of(0))
+        await other.receive(metadata_of(0))
+
+    run(test)
+    (line,) = [it.getMessage() for it in caplog.records]
+    assert "MetadataRequest v12" in line
+    assert line.endswith("has 101 elements, 1 too many (minibroker.request.elements.max=100)")
+
+
+def metadata_of(count: int) -> MetadataRequest:
+    return MetadataRequest(topics=[MetadataRequestTopic(name=f"topic-{n}") for n in range(count)])
+
+
+def test_a_request_that_needs_too_much_memory_closes_its_connection_with_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(served: ServedBroker) -> None:
+        def exhausting(call: Any) -> Any:
+            raise MemoryError
+
+        served.broker.registry.guard(lambda key, handler: exhausting if key == ApiKey.METADATA else handler)
+        client, other = await served.connect(), await served.connect()
+        client.send(metadata_of(0))
+        assert await client.is_closed()
+        other.send(produce_request("orders", batch(b"x")))
+        await other.receive(produce_request("orders", None))
+
+    run(test)
+    (record,) = caplog.records
+    assert record.getMessage().endswith("closed: its request needs more memory than there is")
+    assert record.exc_info is None

@@ -22,7 +22,8 @@ from typing import Protocol
 
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.log.interfaces import FileSlice
-from minibroker.partitions.errors import Disconnect
+from minibroker.partitions.errors import Disconnect, Overload
+from minibroker.partitions.rare_warning import RareWarning
 from minibroker.partitions.registry import Deferred, Registry, Reply
 from minibroker.partitions.waiting import Waiting
 from minibroker.wire.errors import MalformedMessage
@@ -79,6 +80,7 @@ class Server:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self.is_stopping = False
+        self._warning = RareWarning(log)
 
     async def start(self, listener: socket.socket, *, backlog: int = 50) -> None:
         """Accept connections on a bound socket."""
@@ -157,6 +159,10 @@ class Server:
                         idle_ms_max,
                     )
                     connection.abort()
+
+    def warn(self, line: str) -> None:
+        """Log a warning that clients can cause. Most are left out if there are many."""
+        self._warning.say(monotonic_ms(), line)
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
@@ -264,6 +270,10 @@ class _Connection:
                 await self._serve_one()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
+        except Overload as error:
+            self._server.warn(f"{self.peer}: closed: {error}")
+        except MemoryError:
+            self._server.warn(f"{self.peer}: closed: its request needs more memory than there is")
         except (MalformedMessage, Disconnect) as error:
             log.info("%s: closed: %s", self.peer, error)
         except Exception:
