@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -28,9 +29,12 @@ from proxy import Exchange, Proxy, Verdict
 from minibroker.bench.launcher import HOST, reserve_port, serve_command
 from minibroker.bench.local import LocalCluster, Processes
 from minibroker.bench.sending import StockSender
+from minibroker.client.connection import Authenticator
 from minibroker.clients.admin import describe_quorum, remove_voter
 from minibroker.clients.blocking import Client
-from minibroker.replicas.peers import node_of
+from minibroker.replicas.login import NodeCredentials, log_in
+from minibroker.replicas.peers import client_id_of
+from minibroker.replicas.secret import SECRET, read_secret
 
 # Long enough for a busy machine, short enough to wait for.
 LAG_MS_MAX = 1500
@@ -134,6 +138,10 @@ class Cluster(Processes[Node]):
         """The address at which clients and other nodes reach a node."""
         return self.proxies[number].address if self.proxies else self.nodes[number].address
 
+    def as_node(self, number: int) -> Authenticator:
+        """A login that proves to be a node, for a client that acts as one."""
+        return partial(log_in, NodeCredentials(read_secret(str(self._path / SECRET))), number)
+
     # Links
 
     def _proxy(self, node: Node) -> Proxy:
@@ -201,7 +209,8 @@ def sender(request: bytes) -> int:
     """The node that sends a request; 0 for a client."""
     length = int.from_bytes(request[_CLIENT_ID_AT : _CLIENT_ID_AT + 2], "big", signed=True)
     name = request[_CLIENT_ID_AT + 2 : _CLIENT_ID_AT + 2 + max(length, 0)].decode(errors="replace")
-    return node_of(name) or 0
+    number = name.removeprefix(client_id_of(0)[:-1])
+    return int(number) if number != name else 0
 
 
 @dataclass

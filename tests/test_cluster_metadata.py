@@ -19,9 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from minibroker.client.errors import ConnectionLost
 from minibroker.clients.blocking import Client
-from minibroker.replicas.peers import client_id_of
 from minibroker.replication.tables import alter_partition
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, Listener
 from minibroker.replication.tables.describe_producers import DescribeProducersRequest, TopicRequest
@@ -107,8 +105,9 @@ def test_every_node_gives_producer_ids_and_none_twice(cluster: Cluster) -> None:
     assert len(set(ids)) == len(ids) == 30
 
 
-def ask(cluster: Cluster, number: int, request: Request, client_id: str = "test") -> object:
-    with Client(cluster[number].address, client_id=client_id) as client:
+def ask(cluster: Cluster, number: int, request: Request, *, as_node: int | None = None) -> object:
+    authenticator = None if as_node is None else cluster.as_node(as_node)
+    with Client(cluster[number].address, authenticator=authenticator) as client:
         return client.send(request)
 
 
@@ -131,7 +130,7 @@ def test_the_leader_tells_of_epochs_and_every_replica_of_producers(cluster: Clus
 
 
 def test_a_request_of_an_earlier_incarnation_is_refused(cluster: Cluster) -> None:
-    topic, node = cluster.create(unique("stale"), [[2, 3, 1]]), client_id_of(9)
+    topic = cluster.create(unique("stale"), [[2, 3, 1]])
     with Client(cluster[1].address) as client:
         found = client.metadata([topic]).topics[0]
     change = alter_partition.PartitionAlteration(
@@ -142,21 +141,22 @@ def test_a_request_of_an_earlier_incarnation_is_refused(cluster: Cluster) -> Non
     )
     topics = [alter_partition.TopicAlteration(topic_id=found.topic_id, partitions=[change])]
     request = alter_partition.AlterPartitionRequest(broker_id=2, broker_epoch=1, topics=topics)
-    # Requests between nodes are refused when a client sends them.
-    with pytest.raises(ConnectionLost):
-        ask(cluster, 1, request)
-    assert ask(cluster, 1, request, node).error_code == ErrorCode.STALE_BROKER_EPOCH  # type: ignore[attr-defined]
+    # Requests of a node are refused when a client or another node sends them.
+    for sender in (None, 3):
+        found_code = ask(cluster, 1, request, as_node=sender).error_code  # type: ignore[attr-defined]
+        assert found_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert ask(cluster, 1, request, as_node=2).error_code == ErrorCode.STALE_BROKER_EPOCH  # type: ignore[attr-defined]
     change.leader_epoch, request.broker_epoch = 7, -1
-    (answer,) = ask(cluster, 1, request, node).topics[0].partitions  # type: ignore[attr-defined]
+    (answer,) = ask(cluster, 1, request, as_node=2).topics[0].partitions  # type: ignore[attr-defined]
     assert answer.error_code == ErrorCode.NOT_CONTROLLER
     # A registration is refused by a node that is not the controller, and for another cluster id.
     listener = Listener(name="PLAINTEXT", host="127.0.0.1", port=9, security_protocol=0)
     stranger = BrokerRegistrationRequest(
         broker_id=9, cluster_id="another", incarnation_id=b"9" * 16, listeners=[listener]
     )
-    assert ask(cluster, 1, stranger, node).error_code == ErrorCode.INCONSISTENT_CLUSTER_ID  # type: ignore[attr-defined]
+    assert ask(cluster, 1, stranger, as_node=9).error_code == ErrorCode.INCONSISTENT_CLUSTER_ID  # type: ignore[attr-defined]
     with Client(cluster[1].address) as client:
         stranger.cluster_id = client.metadata([]).cluster_id or ""
     stranger.broker_id = 1
-    assert ask(cluster, 1, stranger, node).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION  # type: ignore[attr-defined]
+    assert ask(cluster, 1, stranger, as_node=1).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION  # type: ignore[attr-defined]
     cluster.await_isr(topic, 1, 2, 3)

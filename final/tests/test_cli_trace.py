@@ -6,7 +6,7 @@ import pytest
 from partitions_broker import NOW_MS, MemoryBroker, batch, fetch_request, produce_request
 
 from minibroker.cli.trace import Trace
-from minibroker.partitions.registry import Reply
+from minibroker.partitions.registry import Reply, Session
 from minibroker.wire.headers import frame_request
 from minibroker.wire.schema import Request
 
@@ -21,7 +21,7 @@ def traced_frame(broker: MemoryBroker, frame: memoryview) -> str:
     out = io.StringIO()
     trace = Trace(out)
     trace.on_request("client:1", frame)
-    outcome = broker.registry.dispatch(frame, now_ms=NOW_MS, peer="client:1")
+    outcome = broker.registry.dispatch(frame, now_ms=NOW_MS, session=Session("client:1"))
     assert isinstance(outcome, Reply)
     trace.on_reply("client:1", frame, outcome.parts)
     return out.getvalue()

@@ -21,7 +21,7 @@ from minibroker.partitions.list_offsets import ListOffsets
 from minibroker.partitions.logs import DeleteRecords
 from minibroker.partitions.produce import Produce
 from minibroker.partitions.producer_ids import InitProducerId
-from minibroker.partitions.registry import Deferred, Registry, Reply
+from minibroker.partitions.registry import Deferred, Registry, Reply, Session
 from minibroker.partitions.store import METADATA, Store
 from minibroker.partitions.waiting import Waiting
 from minibroker.partitions.without_groups import WithoutGroups
@@ -149,7 +149,7 @@ class MemoryBroker:
         version = api.max_version if version is None else version
         parts = frame_request(request, version=version, correlation_id=7, client_id="test")
         frame = memoryview(bytearray(joined(parts)))[4:]
-        outcome = self.registry.dispatch(frame, now_ms=now_ms, peer="test")
+        outcome = self.registry.dispatch(frame, now_ms=now_ms, session=Session("test"))
         self.waiting.settle()
         return outcome
 

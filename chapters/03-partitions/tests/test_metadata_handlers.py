@@ -26,7 +26,7 @@ from minibroker.metadata.described import Described
 from minibroker.metadata.image import Endpoint, Image
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.configs import Configurations
-from minibroker.partitions.registry import Deferred, Registry, Reply
+from minibroker.partitions.registry import Deferred, Registry, Reply, Session
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.headers import frame_request, read_response_header
@@ -97,7 +97,7 @@ class Broker:
         assert key is not None
         version = APIS[key].max_version if version is None else version
         frame = memoryview(joined(frame_request(request, version=version, correlation_id=7, client_id="test")))[4:]
-        reply = self.registry.dispatch(frame, now_ms=NOW_MS, peer="test")
+        reply = self.registry.dispatch(frame, now_ms=NOW_MS, session=Session("test"))
         assert isinstance(reply, Reply)
         answer = memoryview(joined(reply.parts))[4:]
         correlation_id, position = read_response_header(key, version, answer)
@@ -548,7 +548,7 @@ def test_an_answer_waits_for_a_slow_authority() -> None:
     registry.add(ApiKey.CREATE_TOPICS, administration.create_topics)
     request = CreateTopicsRequest(topics=[creatable("orders")], timeout_ms=1000)
     frame = memoryview(joined(frame_request(request, version=7, correlation_id=7, client_id="test")))[4:]
-    deferred = registry.dispatch(frame, now_ms=NOW_MS, peer="test")
+    deferred = registry.dispatch(frame, now_ms=NOW_MS, session=Session("test"))
     assert isinstance(deferred, Deferred)
     assert deferred.wait.attempt() is None
     late = deferred.wait.expire()

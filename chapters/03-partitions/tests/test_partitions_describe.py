@@ -8,7 +8,7 @@ from partitions_broker import NOW_MS, MemoryBroker, batch
 from minibroker.broker.apis import declare_every_api
 from minibroker.metadata.records import SUPPORTED_FEATURES, LevelRange
 from minibroker.partitions.errors import Disconnect
-from minibroker.partitions.registry import Registry, Reply
+from minibroker.partitions.registry import Registry, Reply, Session
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -349,7 +349,7 @@ def test_api_versions_are_those_of_the_registry(broker: MemoryBroker) -> None:
 
 def test_an_apiversions_request_of_a_newer_version_is_told_the_newest_one_here(broker: MemoryBroker) -> None:
     header = (18).to_bytes(2, "big") + (99).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\0\1x" + b"whatever follows"
-    reply = broker.registry.dispatch(memoryview(bytearray(header)), now_ms=0, peer="test")
+    reply = broker.registry.dispatch(memoryview(bytearray(header)), now_ms=0, session=Session("test"))
     assert isinstance(reply, Reply)
     frame = memoryview(b"".join(bytes(part) for part in reply.parts))  # type: ignore[arg-type]
     response, _end = ApiVersionsResponse.decode(frame, 8, 0)
@@ -360,14 +360,14 @@ def test_an_apiversions_request_of_a_newer_version_is_told_the_newest_one_here(b
 def test_bytes_after_a_request_are_ignored_because_librdkafka_sends_some(broker: MemoryBroker) -> None:
     # MetadataRequest v13 for all topics, as librdkafka 2.16 sends it: three bytes too long.
     frame = bytearray.fromhex("0003000d000000030007 72646b61666b61 00 00 00 00 00 010000")
-    assert isinstance(broker.registry.dispatch(memoryview(frame), now_ms=0, peer="test"), Reply)
+    assert isinstance(broker.registry.dispatch(memoryview(frame), now_ms=0, session=Session("test")), Reply)
 
 
 def test_any_other_unknown_api_or_version_ends_the_connection(broker: MemoryBroker) -> None:
     for key, version in ((999, 0), (0, 2), (0, 99), (11, 0), (-1, 0)):
         header = key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big") + bytes(4) + b"\xff\xff"
         try:
-            broker.registry.dispatch(memoryview(bytearray(header)), now_ms=0, peer="test")
+            broker.registry.dispatch(memoryview(bytearray(header)), now_ms=0, session=Session("test"))
         except Disconnect as ended:
             assert f"API {key} version {version}" in str(ended)
         else:

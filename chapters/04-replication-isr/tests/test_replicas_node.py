@@ -12,6 +12,7 @@ from replicas_nodes import ReplicatedNode
 from replication_nodes import TOPIC_ID, ReplicaNode
 
 from minibroker.client.aio import AsyncClient
+from minibroker.client.connection import Authenticator
 from minibroker.client.errors import ConnectionLost
 from minibroker.log.batch import BatchBuilder, batches
 from minibroker.metadata.configs import NodeConfig, TopicConfig
@@ -19,8 +20,9 @@ from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.replicas import fetching
 from minibroker.replicas.fetching import Fetchers, Incarnation, pause_ms_after
-from minibroker.replicas.peers import client_id_of, node_of
+from minibroker.replicas.login import NodeCredentials, log_in
 from minibroker.replicas.proposing import Outbox
+from minibroker.replicas.secret import read_secret
 from minibroker.replication.leader import IsrProposal
 from minibroker.replication.replica import AlterIsr, Replica
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, Listener
@@ -51,13 +53,6 @@ async def nodes(path: Path, count: int = 2) -> AsyncIterator[list[ReplicatedNode
     finally:
         for node in reversed(started):
             await node.stop()
-
-
-def test_nodes_are_recognized_by_a_client_id_that_no_client_has_by_chance() -> None:
-    assert [node_of(client_id_of(number)) for number in (0, 1, 2**31 - 1)] == [0, 1, 2**31 - 1]
-    name = client_id_of(1)
-    others = (None, "", "1", "node-1", "node-red", name[:-1], f"{name} ", f"x{name}", name + "9" * 5000)
-    assert not [it for it in others if node_of(it) is not None]
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
@@ -232,6 +227,11 @@ def late_registration(node: ReplicatedNode, *, port: int) -> BrokerRegistrationR
     )
 
 
+def as_node_2(path: Path) -> Authenticator:
+    """A login as node 2, with the secret that the nodes share."""
+    return partial(log_in, NodeCredentials(read_secret(str(path / "cluster.secret"))), 2)
+
+
 def test_a_node_registers_again_after_a_late_registration_of_its_earlier_incarnation(tmp_path: Path) -> None:
     """Otherwise its broker epoch would stay stale for ever."""
 
@@ -246,7 +246,7 @@ def test_a_node_registers_again_after_a_late_registration_of_its_earlier_incarna
             await create(both, "a", leader=2)
             before = both[1].me.broker_epoch
             request = late_registration(both[1], port=int(both[1].address.rpartition(":")[2]))
-            async with AsyncClient(both[0].address, client_id=client_id_of(2)) as client:
+            async with AsyncClient(both[0].address, authenticator=as_node_2(tmp_path)) as client:
                 late = await client.send(request)
             assert late.broker_epoch > before
             await until(lambda: len(epochs(both)) == 1, "all know the node by one epoch")
@@ -257,7 +257,7 @@ def test_a_node_registers_again_after_a_late_registration_of_its_earlier_incarna
             await until(lambda: values(both[1], A) == [b"value"], "it follows")
             await until(lambda: isr(both[0]) == {1, 2}, "it is in sync again")
             # A registration with another address is of another process.
-            async with AsyncClient(both[0].address, client_id=client_id_of(2)) as client:
+            async with AsyncClient(both[0].address, authenticator=as_node_2(tmp_path)) as client:
                 await client.send(late_registration(both[1], port=1))
             with pytest.raises(BrokerFailure, match="has registered as node 2"):
                 await asyncio.wait_for(both[1].watch(), SECONDS_MAX)

@@ -16,7 +16,7 @@ from minibroker.partitions.errors import Refused
 from minibroker.partitions.list_offsets import LATEST, ListOffsets
 from minibroker.partitions.logs import DeleteRecords
 from minibroker.partitions.partition import LocalPartition
-from minibroker.partitions.registry import Deferred, Registry, Reply
+from minibroker.partitions.registry import Deferred, Registry, Reply, Session
 from minibroker.partitions.routes import Leader, Serve
 from minibroker.partitions.waiting import Waiting
 from minibroker.replication.answering import Decisions, DescribeProducers, OffsetForLeaderEpoch
@@ -125,7 +125,7 @@ def registry_of(decisions: Decisions) -> Registry:
 def dispatch(registry: Registry, request: Request, version: int | None = None) -> Reply | Deferred:
     version = APIS[request.schema.key or 0].max_version if version is None else version
     parts = frame_request(request, version=version, correlation_id=7, client_id="test")
-    return registry.dispatch(memoryview(bytearray(joined(parts)))[4:], now_ms=0, peer="test")
+    return registry.dispatch(memoryview(bytearray(joined(parts)))[4:], now_ms=0, session=Session("test"))
 
 
 def ask(registry: Registry, request: Request, version: int | None = None) -> Any:

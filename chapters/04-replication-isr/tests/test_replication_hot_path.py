@@ -17,7 +17,7 @@ from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.files import BoundedFiles
 from minibroker.partitions.partition import LocalPartition
-from minibroker.partitions.registry import Reply
+from minibroker.partitions.registry import Reply, Session
 from minibroker.partitions.store import Store
 from minibroker.replicas.disk import WatchedFiles
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
@@ -88,7 +88,7 @@ def calls(broker: LeadersHouse, request: Request, version: int = 12) -> "Counter
 
     sys.setprofile(count)
     try:
-        outcome = broker.registry.dispatch(frame[4:], now_ms=NOW_MS, peer="it")
+        outcome = broker.registry.dispatch(frame[4:], now_ms=NOW_MS, session=Session("it"))
     finally:
         sys.setprofile(None)
     assert isinstance(outcome, Reply)

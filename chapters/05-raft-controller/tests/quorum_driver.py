@@ -12,13 +12,13 @@ from minibroker.client.addresses import Address
 from minibroker.controller.deciding import Controller
 from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.image import Image
-from minibroker.partitions.registry import Answer, Call
+from minibroker.partitions.registry import Answer, Call, Session
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.quorum.answering import QuorumHandlers
 from minibroker.quorum.running import Quorum
 from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.state import RaftSettings
-from minibroker.replicas.peers import Peers, client_id_of
+from minibroker.replicas.peers import Peers
 from minibroker.wire.apis import APIS
 from minibroker.wire.headers import RequestHeader
 from minibroker.wire.schema import Request, Response
@@ -38,7 +38,7 @@ class Driven:
         self.node = QuorumNode(1, voters(*node_ids), chance=lambda _below: 0, settings=NO_TIMEOUTS)
         self.raft = self.node.open(monotonic_ms())
         self.waiting: Waiting[Response] = Waiting()
-        self.peers = Peers((addresses or {}).get, client_id=client_id_of(1))
+        self.peers = Peers((addresses or {}).get, node_id=1)
         self.tasks: list[asyncio.Task[None]] = []
         self.quorum = Quorum(
             self.raft,
@@ -85,7 +85,9 @@ def call(request: M) -> Call[M]:
     schema = type(request).schema
     assert schema.key is not None
     version = APIS[schema.key].max_version
-    return Call(request, version, RequestHeader(schema.key, version, 0, client_id_of(2)), monotonic_ms(), "test")
+    return Call(
+        request, version, RequestHeader(schema.key, version, 0, "test"), monotonic_ms(), Session("test", node_id=2)
+    )
 
 
 @dataclass

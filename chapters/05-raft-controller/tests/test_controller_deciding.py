@@ -16,7 +16,7 @@ from minibroker.metadata.decision import Command
 from minibroker.metadata.image import Image, fold_all
 from minibroker.metadata.topic_commands import CreateTopics, DeleteTopics, NewTopic, TopicReference
 from minibroker.partitions.producer_ids import InitProducerId
-from minibroker.partitions.registry import Call
+from minibroker.partitions.registry import Call, Session
 from minibroker.partitions.waiting import Wait
 from minibroker.raft.messages import BeginQuorumEpoch
 from minibroker.wire.apis import ApiKey
@@ -93,7 +93,9 @@ def test_a_producer_gets_a_retriable_code_when_the_controller_is_deposed() -> No
     old.propose(RegisterFenced(broker_id=1, endpoints=ENDPOINTS, incarnation_id=b"1" * 16))
     trio.pump()
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
-    waiting = InitProducerId(old, 1)(Call(request, 0, RequestHeader(ApiKey.INIT_PRODUCER_ID, 0, 1, None), 0, ""))
+    waiting = InitProducerId(old, 1)(
+        Call(request, 0, RequestHeader(ApiKey.INIT_PRODUCER_ID, 0, 1, None), 0, Session(""))
+    )
     assert isinstance(waiting, Wait)
     trio.elect(2)
     raft = trio.nodes[2].raft

@@ -13,7 +13,7 @@ from minibroker.controller.tables.envelope import EnvelopeRequest, EnvelopeRespo
 from minibroker.controller.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
 from minibroker.metadata.errors import Refused
 from minibroker.partitions.access import Access
-from minibroker.partitions.registry import ANONYMOUS, Call, Principal, Registry
+from minibroker.partitions.registry import ANONYMOUS, Call, Principal, Registry, Session
 from minibroker.quorum import access
 from minibroker.quorum.envelope import Envelopes, read_principal, unwrap, wrap, write_principal
 from minibroker.wire.apis import APIS, ApiKey
@@ -23,6 +23,7 @@ from minibroker.wire.schema import Request
 from minibroker.wire.tables.metadata import MetadataRequest
 
 ROWS = {ApiKey.METADATA: Access(), **access.ROWS}
+NODE_2 = Session("192.0.2.99:9092", Principal("User", "__node-2"), node_id=2)
 LIST = ListPartitionReassignmentsRequest(timeout_ms=258, topics=None)
 
 
@@ -31,7 +32,7 @@ def of_a_client(
 ) -> Call[Request]:
     assert request.schema.key is not None
     header = RequestHeader(request.schema.key, version, number, "rdkafka")
-    return Call(request, version, header, 5, peer)
+    return Call(request, version, header, 5, Session(peer))
 
 
 def three_nodes() -> ThreeNodes:
@@ -98,13 +99,13 @@ def test_the_handler_learns_the_client_and_the_node_that_forwarded_its_request()
 
     registry.add(ApiKey.LIST_PARTITION_REASSIGNMENTS, handler)
     client = of_a_client(LIST)
-    envelope = Call(wrap(client), 0, RequestHeader(ApiKey.ENVELOPE, 0, 1, "node-2"), 9, "192.0.2.99:9092")
+    envelope = Call(wrap(client), 0, RequestHeader(ApiKey.ENVELOPE, 0, 1, "node-2"), 9, NODE_2)
     response = Envelopes(registry, ROWS)(envelope)
     assert isinstance(response, EnvelopeResponse)
     assert unwrap(client.header, response) == answer
     (call,) = calls
     assert (call.request, call.version, call.header) == (client.request, client.version, client.header)
-    assert (call.peer, call.via, call.now_ms) == ("192.0.2.7", "node-2 for User:ANONYMOUS", 9)
+    assert (call.session.peer, call.via, call.now_ms) == ("192.0.2.7", "__node-2 for User:ANONYMOUS", 9)
 
 
 def test_a_node_that_is_not_the_controller_refuses_the_envelope_itself() -> None:
@@ -161,7 +162,7 @@ def test_a_version_that_is_not_served_here_is_refused() -> None:
     registry.add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, lambda _call: None, versions=(0, 0))
     registry.add(ApiKey.ENVELOPE, Envelopes(registry, ROWS))
     newer = AlterPartitionReassignmentsRequest(timeout_ms=1, topics=[])
-    envelope = Call(wrap(of_a_client(newer, version=1)), 0, RequestHeader(ApiKey.ENVELOPE, 0, 1, "node-2"), 0, "")
+    envelope = Call(wrap(of_a_client(newer, version=1)), 0, RequestHeader(ApiKey.ENVELOPE, 0, 1, "node-2"), 0, NODE_2)
     answer = Envelopes(registry, ROWS)(envelope)
     assert isinstance(answer, EnvelopeResponse)
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION

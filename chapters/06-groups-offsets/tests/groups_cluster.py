@@ -27,7 +27,7 @@ from minibroker.log.batch import batches
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Image
 from minibroker.metadata.names import GROUP_METADATA_TOPIC
-from minibroker.partitions.registry import Call
+from minibroker.partitions.registry import Call, Session
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.replication.opening import open_replica
 from minibroker.replication.replica import Replica
@@ -229,7 +229,7 @@ class Node(ReplicaMember):
         key = it.request.schema.key
         assert key is not None
         header = RequestHeader(key, it.version, it.number, it.client)
-        call = Call(it.request, it.version, header, self.process.now_ms, f"{it.client}:1")
+        call = Call(it.request, it.version, header, self.process.now_ms, Session(f"{it.client}:1"))
         self.outstanding[it.number] = Outstanding(self.world.scheduler.now_ms, it)
         answer = self.coordinators.handlers[ApiKey(key)](call)
         complete = partial(self._complete, it, reply)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, TypeVar
 
 from minibroker.client.addresses import Address
-from minibroker.client.connection import Connection
+from minibroker.client.connection import Authenticator, Connection
 from minibroker.client.errors import (
     BrokerUnavailable,
     ClientClosed,
@@ -55,7 +55,10 @@ class Link:
     def __init__(self, address: Address, config: ClientConfig, *, open_socket: OpenSocket = connect) -> None:
         self.address = address
         self._connection = Connection(
-            client_id=config.client_id, peer=str(address), response_bytes_max=config.response_bytes_max
+            client_id=config.client_id,
+            peer=str(address),
+            response_bytes_max=config.response_bytes_max,
+            authenticator=config.authenticator,
         )
         deadline_ms = precise_ms() + config.connect_timeout_ms
         try:
@@ -205,12 +208,14 @@ class Client(Closing):
         connect_timeout_ms: int = 10_000,
         retry: RetryPolicy | None = None,
         open_socket: OpenSocket = connect,
+        authenticator: Authenticator | None = None,
     ) -> None:
         config = ClientConfig(
             client_id=client_id,
             timeout_ms=timeout_ms,
             connect_timeout_ms=min(connect_timeout_ms, timeout_ms),
             retry=retry or RetryPolicy(),
+            authenticator=authenticator,
         )
         self._set_up(parse_addresses(bootstrap_servers), config, open_socket)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from minibroker.client.addresses import Address
-from minibroker.client.connection import RESPONSE_BYTES_MAX
+from minibroker.client.connection import RESPONSE_BYTES_MAX, Authenticator
 from minibroker.client.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -66,6 +66,7 @@ class ClientConfig:
     metadata_max_age_ms: int = 300_000
     response_bytes_max: int = RESPONSE_BYTES_MAX
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    authenticator: Authenticator | None = None
 
 
 class Core:

@@ -11,12 +11,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from minibroker.client.addresses import Address, parse_address
-from minibroker.client.connection import Connection
+from minibroker.client.connection import Authenticator, Connection
 from minibroker.client.errors import (
     BrokerUnavailable,
     ClientClosed,
     ClientError,
     ConnectionLost,
+    LoginFailed,
     RequestTimedOut,
     TurnedAway,
 )
@@ -28,9 +29,9 @@ from minibroker.wire.schema import Part, Request
 class AsyncLink(asyncio.BufferedProtocol):
     """One connection. Bytes are received into its buffer, and each response wakes its caller."""
 
-    def __init__(self, address: Address, client_id: str) -> None:
+    def __init__(self, address: Address, client_id: str, authenticator: Authenticator | None = None) -> None:
         self.address = address
-        self._connection = Connection(client_id=client_id, peer=str(address))
+        self._connection = Connection(client_id=client_id, peer=str(address), authenticator=authenticator)
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -44,7 +45,7 @@ class AsyncLink(asyncio.BufferedProtocol):
         return self._error is None
 
     async def ready(self) -> None:
-        """Wait until the versions are negotiated."""
+        """Wait until the login is complete and the versions are negotiated."""
         await self._ready
 
     async def send(self, message: Request, *, version_max: int | None = None, expects_response: bool = True) -> Any:
@@ -88,7 +89,7 @@ class AsyncLink(asyncio.BufferedProtocol):
     # Called by asyncio ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to negotiate versions."""
+        """Begin to log in, or to negotiate versions."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._write(self._connection.greeting())
@@ -141,11 +142,13 @@ class AsyncClient:
         client_id: str = "minibroker",
         timeout_ms: int = 30_000,
         connect_timeout_ms: int = 10_000,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self.address = parse_address(address) if isinstance(address, str) else address
         self._client_id = client_id
         self._timeout_ms = timeout_ms
         self._connect_timeout_ms = min(connect_timeout_ms, timeout_ms)
+        self._authenticator = authenticator
         self._link: AsyncLink | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
@@ -198,16 +201,21 @@ class AsyncClient:
             if self._link is None or not self._link.is_open:
                 try:
                     self._link = await self._connect()
+                except LoginFailed:
+                    raise
                 except BrokerUnavailable as error:
                     raise BrokerUnavailable(no_broker([error])) from error
             return self._link
+
+    def _new_link(self) -> AsyncLink:
+        return AsyncLink(self.address, self._client_id, self._authenticator)
 
     async def _connect(self) -> AsyncLink:
         loop = asyncio.get_running_loop()
         link: AsyncLink | None = None
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
-                _, link = await loop.create_connection(lambda: AsyncLink(self.address, self._client_id), *self.address)
+                _, link = await loop.create_connection(self._new_link, *self.address)
                 await link.ready()
         except (OSError, ConnectionLost, asyncio.CancelledError) as error:
             if link is not None:

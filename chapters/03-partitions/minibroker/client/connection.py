@@ -3,15 +3,19 @@
 The module does not use a socket. A transport sends the bytes that `greeting` and `request` return, receives into
 `buffer`, and gets responses from `received`:
 
-1. Send `greeting()`, receive, and repeat until the greeting is empty. This negotiates the versions.
+1. Send `greeting()`, receive, and repeat until the greeting is empty. This logs in, and negotiates the versions.
 2. Afterwards `request(message)` returns a correlation id and the bytes to send.
 3. `received(count)` returns each response with the correlation id of its request.
 
-The first request is ApiVersions, in the newest version that this client knows. A broker that does not know this
-version answers in version 0, with error 35 and its own versions (KIP-511). Then the request is sent again
-in a version that both know.
+The versions are negotiated by ApiVersions, in the newest version that this client knows. A broker that does not know
+this version answers in version 0, with error 35 and its own versions (KIP-511). Then the request is sent again in a
+version that both know.
+
+A connection with an `Authenticator` logs in first. A node that has not joined its cluster tells its versions to nobody
+but other nodes, and the login shows that this is one.
 """
 
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from minibroker.client.errors import BrokerError, UnexpectedResponse, UnsupportedByBroker
@@ -30,6 +34,7 @@ SOFTWARE_VERSION = "0.1.0"
 _CORRELATION_BYTES = 4
 _CORRELATION_MASK = 0x7FFFFFFF
 _ERROR_CODE_BYTES = 2
+_NEWEST_GREETING = APIS[ApiKey.API_VERSIONS].max_version
 
 
 class Sent(NamedTuple):
@@ -37,6 +42,19 @@ class Sent(NamedTuple):
 
     correlation_id: int
     parts: list[Part]
+
+
+class Step(NamedTuple):
+    """A request of a login. Its version is fixed, because the versions are negotiated later."""
+
+    message: Request
+    version: int
+
+
+Authenticator = Callable[[], Generator[Step, Any, None]]
+"""Begins a login: a generator that yields each request, is sent its response, and returns when the login is complete.
+
+It raises a `ClientError` if the login fails."""
 
 
 class _Pending(NamedTuple):
@@ -50,7 +68,12 @@ class Connection:
     """The client's side of a connection. `peer` is the broker's name in messages."""
 
     def __init__(
-        self, *, client_id: str | None, peer: str = "the broker", response_bytes_max: int = RESPONSE_BYTES_MAX
+        self,
+        *,
+        client_id: str | None,
+        peer: str = "the broker",
+        response_bytes_max: int = RESPONSE_BYTES_MAX,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self._client_id = client_id
         self._peer = peer
@@ -58,20 +81,25 @@ class Connection:
         self._pending: dict[int, _Pending] = {}
         self._next_id = 0
         self._ranges: dict[int, tuple[int, int]] = {}
-        self._greeting_version: int | None = APIS[ApiKey.API_VERSIONS].max_version
+        self._login = None if authenticator is None else authenticator()
+        self._login_step = None if self._login is None else next(self._login)
+        self._greeting_version: int | None = None if self._login else _NEWEST_GREETING
         self._greeted_with: set[int] = set()
         self.is_ready = False
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
     def greeting(self) -> list[Part]:
-        """The next request of the version negotiation, or an empty list if none is due."""
+        """The next request of the login or of the version negotiation, or an empty list if none is due."""
+        if self._login_step is not None:
+            (message, version), self._login_step = self._login_step, None
+            return self._frame(message, APIS[_key_of(message)], version).parts
         if self._greeting_version is None:
             return []
         version, self._greeting_version = self._greeting_version, None
         self._greeted_with.add(version)
-        message = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
-        return self._frame(message, APIS[ApiKey.API_VERSIONS], version).parts
+        greeting = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+        return self._frame(greeting, APIS[ApiKey.API_VERSIONS], version).parts
 
     def request(self, message: Request, *, version_max: int | None = None, expects_response: bool = True) -> Sent:
         """Encode a request in the highest version that both sides know, at most `version_max`."""
@@ -139,6 +167,9 @@ class Connection:
                 f"{self._peer} sent a response with correlation id {correlation_id}, but none of the"
                 f" {len(self._pending)} pending requests has this id"
             )
+        if self._login is not None:
+            self._on_login(self._login, self._decode(frame, pending))
+            return None
         if not self.is_ready:
             self._on_versions(frame, pending)
             return None
@@ -153,6 +184,12 @@ class Connection:
             raise UnexpectedResponse(
                 f"{self._peer} sent an invalid response to {api.name} version {version}: {error}"
             ) from error
+
+    def _on_login(self, login: Generator[Step, Any, None], response: Any) -> None:
+        try:
+            self._login_step = login.send(response)
+        except StopIteration:
+            self._login, self._greeting_version = None, _NEWEST_GREETING
 
     def _on_versions(self, frame: memoryview, pending: _Pending) -> None:
         code = _first_error_code(frame)

@@ -23,6 +23,10 @@ class TurnedAway(BrokerUnavailable):
         super().__init__(f"{address} closed the connection when it was asked for its versions")
 
 
+class LoginFailed(BrokerUnavailable):
+    """A node refused a login, so no request was sent."""
+
+
 class ConnectionLost(ClientError):
     """A connection ended before the responses arrived. Its requests may or may not have been carried out."""
 

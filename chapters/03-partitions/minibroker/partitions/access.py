@@ -3,22 +3,39 @@
 One row per API key. Every package declares the rows of the APIs that it serves, and `Gate` puts the checks and filters
 of the row before each handler:
 
-    call ──▶ caller allowed? ──▶ node ready? ──▶ places, in order ──▶ handler
-                   │                  │               └ forwarded to the node that must answer
-                   └──────────────────┴──▶ the connection is closed
+    call ──▶ node ready? ──▶ caller allowed? ──▶ places, in order ──▶ handler
+                 │                  │                 └ forwarded to the node that must answer
+                 │                  └──▶ CLUSTER_AUTHORIZATION_FAILED
+                 └──▶ the connection is closed
+
+A caller is a node if its connection has proved it, by a login (chapter 04). A request that acts for a node, such as a
+follower's fetch, is accepted only from that node. Otherwise any client could confirm records that no follower has.
 
 Chapter 03's node is alone, so it answers everything itself. Chapters 04 and 05 add filters that forward a call to the
 node that must answer it. Access control lists would be one more column.
 """
 
 import enum
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from minibroker.partitions.errors import Disconnect
+from minibroker.partitions.rare_warning import RareWarning
 from minibroker.partitions.registry import Answer, Call, Handler
-from minibroker.wire.apis import ApiKey
+from minibroker.wire.apis import APIS, ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
+from minibroker.wire.tables.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+
+log = logging.getLogger(__name__)
 
 
 class Caller(enum.Enum):
@@ -47,6 +64,11 @@ class Ready(enum.Enum):
     ALWAYS = "always"
 
 
+def _with_code(call: Call[Any]) -> Response:
+    """The refusal of most APIs: a code for the whole request."""
+    return APIS[call.header.api_key].response(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
 class Access(NamedTuple):
     """One row of the table."""
 
@@ -56,12 +78,41 @@ class Access(NamedTuple):
     ready: Ready = Ready.WHEN_READY
     is_read: bool = False
     """Whether the call only reads from the controller. Such a call may be retried."""
+    acts_for: Callable[[Any], int | None] | None = None
+    """Finds the node for which a request acts, or None if it acts for no node. Only that node may send the request."""
+    refuse: Callable[[Call[Any]], Response] = _with_code
+    """The answer to a caller that may not send the request."""
+
+
+def follower_of(request: FetchRequest) -> int | None:
+    """The follower that fetches, or None for a consumer. Its id moved in version 15; the other field has a default."""
+    replica_id = max(request.replica_id, request.replica_state.replica_id)
+    return replica_id if replica_id >= 0 else None
+
+
+def _refused_fetch(call: Call[FetchRequest]) -> Response:
+    """Old versions of Fetch have no code for the whole request, so each partition gets the code."""
+    topics = [
+        FetchableTopicResponse(
+            topic=it.topic, topic_id=it.topic_id, partitions=list(map(_refused_partition, it.partitions))
+        )
+        for it in call.request.topics
+    ]
+    return FetchResponse(responses=topics)
+
+
+def _refused_partition(wanted: FetchPartition) -> PartitionData:
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    index = wanted.partition
+    return PartitionData(
+        partition_index=index, error_code=code, high_watermark=-1, aborted_transactions=None, records=b""
+    )
 
 
 ROWS: Mapping[ApiKey, Access] = {
     ApiKey.PRODUCE: Access((Place.LEADER,)),
     # Other nodes may always fetch, because a voter fetches the metadata log before it is ready for anything else.
-    ApiKey.FETCH: Access((Place.LEADER,), ready=Ready.NODES_ALWAYS),
+    ApiKey.FETCH: Access((Place.LEADER,), ready=Ready.NODES_ALWAYS, acts_for=follower_of, refuse=_refused_fetch),
     ApiKey.LIST_OFFSETS: Access((Place.LEADER,)),
     ApiKey.DELETE_RECORDS: Access((Place.LEADER,)),
     ApiKey.API_VERSIONS: Access(ready=Ready.NODES_ALWAYS),
@@ -88,31 +139,35 @@ Filter = Callable[[Call[Any], Handler], Answer]
 class Gate:
     """Guards a node's handlers: it checks the caller and the node's state, and forwards calls to other nodes."""
 
-    is_node: Callable[[Call[Any]], bool]
-    """Whether the caller is another node."""
     filters: Mapping[Place, Filter]
     """The filter for each place. A call for a place without a filter is answered by this node."""
     is_joined: bool = False
     """Whether this node follows the metadata of its cluster, so that other nodes can rely on it."""
     is_open: bool = False
     """Whether this node also serves clients."""
+    _warning: RareWarning = field(default_factory=lambda: RareWarning(log))
 
     def guard(self, row: Access, handler: Handler) -> Handler:
         """Wrap a handler in the checks and filters of its row."""
         for place in reversed(row.places):
             if place in self.filters:
                 handler = _filtered(self.filters[place], handler)
-        if row.caller is Caller.NODE:
-            return self._for_nodes(row, handler)
+        if row.caller is Caller.NODE or row.acts_for is not None:
+            handler = self._if_allowed(row, handler)
         return handler if row.ready is Ready.ALWAYS else self._when_ready(row, handler)
 
-    def _for_nodes(self, row: Access, handler: Handler) -> Handler:
-        assert row.ready is Ready.ALWAYS, "a row for nodes must have Ready.ALWAYS"
+    def _if_allowed(self, row: Access, handler: Handler) -> Handler:
+        acts_for, is_for_nodes = row.acts_for, row.caller is Caller.NODE
 
         def answer(call: Call[Any]) -> Answer:
-            if not self.is_node(call):
-                raise Disconnect(f"{call.peer} sent {type(call.request).__name__}, which only other nodes may send")
-            return handler(call)
+            acting = None if acts_for is None else acts_for(call.request)
+            proved = call.session.node_id
+            if (acting is None or acting == proved) and (proved is not None or not is_for_nodes):
+                return handler(call)
+            what = type(call.request).__name__ + ("" if acting is None else f" as node {acting}")
+            who = "not logged in as a node" if proved is None else f"logged in as node {proved}"
+            self._warning.say(call.now_ms, f"refused: {call.session.peer} sent {what}, but is {who}")
+            return row.refuse(call)
 
         return answer
 
@@ -120,7 +175,7 @@ class Gate:
         nodes_always = row.ready is Ready.NODES_ALWAYS
 
         def answer(call: Call[Any]) -> Answer:
-            if not self.is_open and not ((self.is_joined or nodes_always) and self.is_node(call)):
+            if not self.is_open and not ((self.is_joined or nodes_always) and call.session.node_id is not None):
                 raise Disconnect("this node has not joined its cluster yet")
             return handler(call)
 

@@ -11,7 +11,7 @@ Chapter 04 adds `OneController`, where one fixed node is the controller. Chapter
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from minibroker.log.clock import wall_clock_ms
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Authority, Voter
@@ -21,7 +21,7 @@ from minibroker.partitions.administration import Administration
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.identity import Identity, identify, new_id_bytes
 from minibroker.partitions.machine import Machine
-from minibroker.partitions.registry import Call, Handler, Registry
+from minibroker.partitions.registry import Handler, Registry
 from minibroker.partitions.store import METADATA, Store
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.apis import ApiKey
@@ -64,10 +64,6 @@ class ClusterPort(Protocol):
         `judge` says whether this broker would accept a change to its own configuration.
         """
         return {}
-
-    def is_node(self, call: Call[Any]) -> bool:
-        """Whether the caller is another node, and not a client."""
-        return False
 
     async def join(self) -> None:
         """Register this node, and read the metadata at least up to its registration."""

@@ -55,7 +55,7 @@ class Node:
         self.cluster = cluster
         self.partitions = partitions
         self.parts = parts
-        self.gate = Gate(cluster.is_node, {})
+        self.gate = Gate({})
 
     @property
     def address(self) -> str:

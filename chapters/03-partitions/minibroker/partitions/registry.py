@@ -29,6 +29,8 @@ from minibroker.wire.tables.api_versions import ApiVersion, ApiVersionsResponse
 M = TypeVar("M", bound=Request)
 T = TypeVar("T")
 
+_NODES_FACTOR = 5  # a node fetches all its partitions in one request
+
 Answer = Response | Wait[Response] | None
 
 
@@ -40,7 +42,20 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS = Principal("User", "ANONYMOUS")
-"""A user that has not logged in. There is no login yet, so every caller is anonymous."""
+"""A user that has not logged in. In this chapter there is no login, so every caller is anonymous."""
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Session:
+    """One connection and its caller. A login (chapter 04) sets the principal."""
+
+    peer: str
+    """The address of the client."""
+    principal: Principal = ANONYMOUS
+    node_id: int | None = None
+    """The node that the caller has proved to be; None for a client. The client id of a request proves nothing."""
+    is_over: bool = False
+    """Whether the connection is closed after the next answer, because a login has failed."""
 
 
 @dataclass(slots=True)
@@ -51,10 +66,9 @@ class Call(Generic[M]):
     version: int
     header: RequestHeader
     now_ms: int
-    peer: str
-    principal: Principal = ANONYMOUS
+    session: Session
     via: str | None = None
-    """The node that forwarded the request, or None. `peer` is the address of the client in both cases."""
+    """The node that forwarded the request, or None. `session` is the client's in both cases."""
 
 
 Handler = Callable[[Call[Any]], Answer]
@@ -144,7 +158,7 @@ class Registry:
         """The handler's answer to a request that was forwarded in an envelope. Its API must have a handler."""
         return self._entries[call.header.api_key].handler(call)
 
-    def dispatch(self, frame: memoryview, *, now_ms: int, peer: str) -> Reply | Deferred:
+    def dispatch(self, frame: memoryview, *, now_ms: int, session: Session) -> Reply | Deferred:
         """Answer one request, now or later. The error of a request that cannot be decoded closes the connection."""
         try:
             header, position = read_request_header(frame)
@@ -155,14 +169,15 @@ class Registry:
         if entry is None or not entry.min_version <= version <= entry.max_version:
             return self._unsupported(header)
         # Bytes after the request are ignored, as in Kafka: librdkafka sends some.
+        elements_max = self.elements_max if session.node_id is None else _NODES_FACTOR * self.elements_max
         try:
-            request, _end = entry.request.decode_at_most(frame, position, version, elements_max=self.elements_max)
+            request, _end = entry.request.decode_at_most(frame, position, version, elements_max=elements_max)
         except TooManyElements as error:
             raise Overload(
                 f"{entry.request.__name__} v{version} of {len(frame)} bytes: {error} "
                 f"(minibroker.request.elements.max={self.elements_max})"
             ) from error
-        answer = entry.handler(Call(request, version, header, now_ms, peer))
+        answer = entry.handler(Call(request, version, header, now_ms, session))
         correlation_id = header.correlation_id
         if answer is None:
             return Reply([])

@@ -24,7 +24,7 @@ from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.log.interfaces import FileSlice
 from minibroker.partitions.errors import Disconnect, Overload
 from minibroker.partitions.rare_warning import RareWarning
-from minibroker.partitions.registry import Deferred, Registry, Reply
+from minibroker.partitions.registry import Deferred, Registry, Reply, Session
 from minibroker.partitions.waiting import Waiting
 from minibroker.wire.errors import MalformedMessage
 from minibroker.wire.frames import frame_length
@@ -166,14 +166,14 @@ class Server:
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
-    def dispatch(self, peer: str, frame: memoryview) -> Reply | Deferred:
+    def dispatch(self, session: Session, frame: memoryview) -> Reply | Deferred:
         """Answer a request, now or later, and then the waiting requests that it has woken."""
         if self._tracer is not None:
-            self._tracer.on_request(peer, frame)
-        outcome = self._registry.dispatch(frame, now_ms=wall_clock_ms(), peer=peer)
+            self._tracer.on_request(session.peer, frame)
+        outcome = self._registry.dispatch(frame, now_ms=wall_clock_ms(), session=session)
         self._waiting.settle()
         if self._tracer is not None:
-            return self._traced(self._tracer, peer, frame, outcome)
+            return self._traced(self._tracer, session.peer, frame, outcome)
         return outcome
 
     def _traced(self, tracer: Tracer, peer: str, frame: memoryview, outcome: Reply | Deferred) -> Reply | Deferred:
@@ -258,6 +258,7 @@ class _Connection:
         self._writer = writer
         self._served = 0
         self.peer = peer
+        self._session = Session(peer)
         self.is_idle = True
         self.since_ms = monotonic_ms()
         self.answered: asyncio.Future[Response] | None = None
@@ -266,7 +267,7 @@ class _Connection:
     async def run(self) -> None:
         """Serve one request after the other until either side closes the connection."""
         try:
-            while not self._server.is_stopping:
+            while not (self._server.is_stopping or self._session.is_over):
                 await self._serve_one()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
@@ -302,9 +303,9 @@ class _Connection:
     async def _outcome(self, length: int) -> Reply | Deferred:
         """Read a frame and dispatch it. Its bytes count in the budget until its answer is ready or must wait."""
         if length <= _SMALL_FRAME_BYTES:
-            return self._server.dispatch(self.peer, await self._frame(length, None))
+            return self._server.dispatch(self._session, await self._frame(length, None))
         with self._server.budget.frame() as budget:
-            return self._server.dispatch(self.peer, await self._frame(length, budget))
+            return self._server.dispatch(self._session, await self._frame(length, budget))
 
     async def _frame(self, length: int, budget: "_Share | None") -> memoryview:
         """The bytes of a frame. The buffer grows as they arrive. It is writable, so that batches can be stamped."""

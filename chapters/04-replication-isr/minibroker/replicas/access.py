@@ -1,11 +1,29 @@
 """The access table of the APIs that chapter 04 serves. A pure module."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from minibroker.partitions.access import Access, Caller, Place, Ready
 from minibroker.wire.apis import ApiKey
 
-BETWEEN_NODES = Access(caller=Caller.NODE, ready=Ready.ALWAYS)
+
+def between_nodes(acts_for: Callable[[Any], int | None] | None = None) -> Access:
+    """The row of an API that only nodes use. `acts_for` finds the node in a request, which must be its sender."""
+    return Access(caller=Caller.NODE, ready=Ready.ALWAYS, acts_for=acts_for)
+
+
+def _broker_id(request: Any) -> int:
+    broker_id: int = request.broker_id
+    return broker_id
+
+
+OF_A_BROKER = between_nodes(_broker_id)
+
+LOGIN_ROWS: Mapping[ApiKey, Access] = {
+    ApiKey.SASL_HANDSHAKE: Access(ready=Ready.ALWAYS),
+    ApiKey.SASL_AUTHENTICATE: Access(ready=Ready.ALWAYS),
+}
+"""The APIs of a login. A node logs in before it or the node that it asks is ready."""
 
 REPLICA_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Access((Place.LEADER,)),
@@ -16,8 +34,8 @@ REPLICA_ROWS: Mapping[ApiKey, Access] = {
 
 CONTROLLER_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.ELECT_LEADERS: Access((Place.CONTROLLER,)),
-    ApiKey.ALTER_PARTITION: BETWEEN_NODES,
-    ApiKey.BROKER_REGISTRATION: BETWEEN_NODES,
-    ApiKey.ALLOCATE_PRODUCER_IDS: BETWEEN_NODES,
+    ApiKey.ALTER_PARTITION: OF_A_BROKER,
+    ApiKey.BROKER_REGISTRATION: OF_A_BROKER,
+    ApiKey.ALLOCATE_PRODUCER_IDS: OF_A_BROKER,
 }
 """The APIs that the controller answers. Any node forwards an operator's ElectLeaders to the controller."""

@@ -24,7 +24,7 @@ from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.partitions.registry import Answer, Call, Handler
 from minibroker.partitions.waiting import Wait, Waiting
-from minibroker.replicas.peers import Peers, node_of
+from minibroker.replicas.peers import Peers
 from minibroker.replicas.refusing import refusal
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
@@ -68,7 +68,7 @@ class BrokerConfigs:
     def describe(self, call: Call[Any], inner: Handler) -> Answer:
         """Let each broker describe its own configuration. A call from another node is always about this broker."""
         others = self._named(call) - {self._node_id}
-        if not others or node_of(call.header.client_id) is not None:
+        if not others or call.session.node_id is not None:
             return inner(call)
         return self._later(call.request, call.version, self._described(call, inner, others))
 
@@ -96,7 +96,7 @@ class BrokerConfigs:
         named = self._named(call)
         if not named or call.via is not None:
             return inner(call)
-        if node_of(call.header.client_id) is not None:
+        if call.session.node_id is not None:
             # Another node asks this broker to validate, or forwards a change that was validated.
             return self._judge(call) if call.request.validate_only else inner(call)
         return self._later(call.request, call.version, self._altered(call, inner, named))

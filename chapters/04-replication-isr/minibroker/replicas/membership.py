@@ -1,4 +1,4 @@
-"""The parts that every node of a cluster has: connections to its peers, forwarding to the controller, its incarnation.
+"""The parts that every node of a cluster has: logins, connections to its peers, forwarding, its incarnation.
 
 `OneController` and chapter 05's `QuorumMember` add the rest of chapter 03's `ClusterPort`; `Hosted` works with either.
 """
@@ -13,23 +13,27 @@ from minibroker.partitions.access import Filter
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.cluster import ClusterPort
 from minibroker.partitions.machine import Machine
-from minibroker.partitions.registry import Call, Handler
+from minibroker.partitions.registry import Handler
 from minibroker.replicas.configuring import BrokerConfigs
 from minibroker.replicas.fetching import Incarnation
 from minibroker.replicas.forwarding import Forward, Wrap, forward_unchanged
-from minibroker.replicas.peers import Peers, client_id_of, node_of
+from minibroker.replicas.login import Logins
+from minibroker.replicas.peers import Peers
+from minibroker.replicas.secret import secret_of
 from minibroker.wire.codes import ErrorCode
 
 
 class Membership(ClusterPort, ABC):
     """A node's membership in a cluster with a controller."""
 
-    def __init__(self, machine: Machine, wrap: Wrap = forward_unchanged) -> None:
+    def __init__(self, machine: Machine, wrap: Wrap = forward_unchanged, *, is_alone: bool) -> None:
+        """`is_alone` is a node that starts a cluster of its own, with a secret that no other node has yet."""
         self._machine = machine
         self._node_id = machine.config.node_id
         self.me = Incarnation(self._node_id, -1)
         """This node in this incarnation. Its broker epoch is -1 until it is registered."""
-        self.peers = Peers(self._address_of, client_id=client_id_of(self._node_id))
+        self.logins = Logins(self._node_id, lambda: secret_of(machine.config, is_alone=is_alone))
+        self.peers = Peers(self._address_of, node_id=self._node_id, authenticator=self.logins.authenticator)
         self._forward = Forward(self.peers, machine.waiting, controller_id=lambda: self.controller_id, wrap=wrap)
 
     @property
@@ -45,10 +49,6 @@ class Membership(ClusterPort, ABC):
     @abstractmethod
     def _address_of(self, node_id: int) -> Address | None:
         """The current address of a node, if it is known."""
-
-    def is_node(self, call: Call[Any]) -> bool:
-        """Whether a call comes from another node, which its client id shows."""
-        return node_of(call.header.client_id) is not None
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         """Create topics here if this node is the controller; otherwise ask the controller to create them."""

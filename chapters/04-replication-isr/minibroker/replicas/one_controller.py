@@ -58,7 +58,7 @@ class OneController(Membership):
     """A node's membership in a cluster with one fixed controller."""
 
     authority: Deciding
-    rows: Mapping[ApiKey, Access] = access.CONTROLLER_ROWS
+    rows: Mapping[ApiKey, Access] = {**access.LOGIN_ROWS, **access.CONTROLLER_ROWS}
 
     def __init__(self, machine: Machine) -> None:
         voters = quorum_voters(machine.config)
@@ -66,7 +66,8 @@ class OneController(Membership):
             raise BrokerFailure(
                 f"controller.quorum.voters names {len(voters)} nodes: name one node, the only controller"
             )
-        super().__init__(machine)
+        # Other nodes may join this one later, so its secret is where they look for it.
+        super().__init__(machine, is_alone=False)
         self._voter = voters[0] if voters else None
         ask = self._register_here if self.is_active else self._ask
         self._registration = Registration(machine, self.me, ask, lambda: self.authority.image)
@@ -90,7 +91,8 @@ class OneController(Membership):
     # Joining ----------------------------------------------------------------------------------------------------------
 
     async def identify(self) -> Identity:
-        """Give a new data directory the id of the controller's cluster."""
+        """Give a new data directory the id of the controller's cluster. Fails if there is no secret to log in with."""
+        self.logins.open()
         if self.is_active:
             return identify(self._machine.path, self._node_id)
         response: MetadataResponse = await self._ask(MetadataRequest(topics=[]))
@@ -159,6 +161,7 @@ class OneController(Membership):
 
     def add_handlers(self, registry: Registry, store: Store) -> None:
         """Serve ElectLeaders; on the controller also the requests of brokers, and fetches of the metadata log."""
+        self.logins.add_handlers(registry)
         decisions = Decisions(self.authority, self._machine.config, live=self._live)
         registry.add(ApiKey.ELECT_LEADERS, decisions.elect_leaders)
         if self.is_active:

@@ -4,43 +4,50 @@ A node answers the requests of a connection in order, and a fetch may wait there
 connection for each purpose, a *line*: requests on another line do not wait for the fetch. A forwarded request of a
 client may take long, and must not delay the heartbeats of a node.
 
-Nodes name themselves in the client id of every request, with a name that no client has by chance. A request with such a
-name comes from a node, so it is answered here and not forwarded again.
+Each connection logs in first (`login`), so that the other node knows who asks. If the login is refused, the secrets of
+the two nodes differ. That needs an operator, so the next attempt waits a second. The client id also names the node, for
+whoever reads a trace. It proves nothing.
 """
 
-import re
+import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
 from minibroker.client.addresses import Address
 from minibroker.client.aio import AsyncClient
-from minibroker.client.errors import BrokerUnavailable, ClientClosed
+from minibroker.client.connection import Authenticator
+from minibroker.client.errors import BrokerUnavailable, ClientClosed, LoginFailed
+from minibroker.log.clock import monotonic_ms
 from minibroker.wire.schema import Request
 
 Line = Literal["fetch", "metadata", "quorum", "control", "clients"]
 
+log = logging.getLogger(__name__)
+
 CONNECT_MS_MAX = 2000
-_NAME_OF_NODES = "__minibroker-node-"
-_IS_A_NODE = re.compile(f"{_NAME_OF_NODES}(0|[1-9][0-9]{{0,9}})").fullmatch
+_REFUSED_MS = 1000
 
 
 def client_id_of(node_id: int) -> str:
     """The client id of a node's requests to other nodes."""
-    return f"{_NAME_OF_NODES}{node_id}"
-
-
-def node_of(client_id: str | None) -> int | None:
-    """The node that has this client id; None for a client."""
-    found = _IS_A_NODE(client_id or "")
-    return None if found is None else int(found[1])
+    return f"__minibroker-node-{node_id}"
 
 
 class Peers:
-    """A node's connections to the other nodes. `address_of` returns the current address of a node."""
+    """The connections of the node `node_id` to the other nodes. `address_of` returns the current address of a node."""
 
-    def __init__(self, address_of: Callable[[int], Address | None], *, client_id: str) -> None:
+    def __init__(
+        self,
+        address_of: Callable[[int], Address | None],
+        *,
+        node_id: int,
+        authenticator: Authenticator | None = None,
+    ) -> None:
         self._address_of = address_of
-        self._client_id = client_id
+        self._node_id = node_id
+        self._authenticator = authenticator
+        self._refused_until_ms: dict[int, int] = {}
+        """The nodes that have refused a login of this node, and the time of the next attempt."""
         self._clients: dict[tuple[int, Line], tuple[Address, AsyncClient]] = {}
         self._is_closed = False
 
@@ -54,8 +61,22 @@ class Peers:
         version_max: int | None = None,
     ) -> Any:
         """Send a request to a node and return its response; raises a `ClientError` if no response comes in time."""
+        if monotonic_ms() < self._refused_until_ms.get(node_id, 0):
+            raise LoginFailed(f"node {node_id} has refused the login of this node, and is asked again in a second")
         client = await self._client(node_id, line)
-        return await client.send(message, timeout_ms=timeout_ms, version_max=version_max)
+        try:
+            response = await client.send(message, timeout_ms=timeout_ms, version_max=version_max)
+        except LoginFailed as error:
+            raise self._on_refused(node_id, error) from error
+        self._refused_until_ms.pop(node_id, None)
+        return response
+
+    def _on_refused(self, node_id: int, error: LoginFailed) -> LoginFailed:
+        line = f"node {self._node_id} could not log in at node {node_id}: {error}"
+        if node_id not in self._refused_until_ms:
+            log.warning("%s", line)
+        self._refused_until_ms[node_id] = monotonic_ms() + _REFUSED_MS
+        return LoginFailed(line)
 
     async def _client(self, node_id: int, line: Line) -> AsyncClient:
         address = self._address_of(node_id)
@@ -66,7 +87,12 @@ class Peers:
             return known[1]
         if self._is_closed:
             raise ClientClosed("this node is stopping")
-        client = AsyncClient(address, client_id=self._client_id, connect_timeout_ms=CONNECT_MS_MAX)
+        client = AsyncClient(
+            address,
+            client_id=client_id_of(self._node_id),
+            connect_timeout_ms=CONNECT_MS_MAX,
+            authenticator=self._authenticator,
+        )
         self._clients[node_id, line] = (address, client)
         # A connection to another address is outdated: the node has restarted at a new address.
         if known is not None:

@@ -16,6 +16,7 @@ from minibroker.metadata.config_keys import (
     LONG_MAX,
     STRING,
     Check,
+    ConfigKey,
     at_least,
     broker_key,
     is_read_by,
@@ -132,6 +133,19 @@ FOLLOWER_REPLICATION_THROTTLED_RATE = broker_key(
     at_least(0),
     "How many bytes a second throttled replicas fetch together from their leaders.",
     is_dynamic=True,
+)
+
+
+# Nodes ---------------------------------------------------------------------------------------------------------------
+
+CLUSTER_SECRET_FILE: ConfigKey[str | None] = broker_key(
+    "minibroker.cluster.secret.file",
+    STRING,
+    None,
+    None,
+    "The file with the secret by which the nodes of a cluster know each other: the same on every node, with mode 600. "
+    "By default a cluster on one machine makes it, as cluster.secret beside its data directories, and a single node in "
+    "its own.",
 )
 
 

@@ -4,8 +4,9 @@
     response    the response for the client with its header │ or the error code of the envelope
 
 The controller answers as if the client had asked it, with the version and the correlation id of the inner header. It
-needs the principal and the address to check the rights and quotas of the client.
-There is no authentication yet: every client is Kafka's `User:ANONYMOUS`.
+needs the principal and the address to check the rights and quotas of the client. Only a node may send an envelope, and
+the request inside is the client's: it never acts for a node, whatever principal it names. Clients cannot log in yet, so
+every client is Kafka's `User:ANONYMOUS`.
 """
 
 import ipaddress
@@ -19,7 +20,7 @@ from minibroker.controller.tables.envelope import EnvelopeRequest, EnvelopeRespo
 from minibroker.log.interfaces import FileSlice
 from minibroker.metadata.errors import Refused
 from minibroker.partitions.access import Access, Place
-from minibroker.partitions.registry import Answer, Call, Principal, Registry
+from minibroker.partitions.registry import Answer, Call, Principal, Registry, Session
 from minibroker.partitions.waiting import Wait
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
@@ -76,8 +77,8 @@ def wrap(call: Call[Request]) -> EnvelopeRequest:
     )
     return EnvelopeRequest(
         request_data=_without_length(framed),
-        request_principal=write_principal(call.principal),
-        client_host_address=ipaddress.ip_address(call.peer.rpartition(":")[0]).packed,
+        request_principal=write_principal(call.session.principal),
+        client_host_address=ipaddress.ip_address(call.session.peer.rpartition(":")[0]).packed,
     )
 
 
@@ -130,8 +131,8 @@ class Envelopes:
         principal = read_principal(envelope.request_principal)
         peer = _address(envelope.client_host_address)
         header, request = self._request(memoryview(envelope.request_data))
-        via = f"{call.header.client_id} for {principal.type}:{principal.name}"
-        return Call(request, header.api_version, header, call.now_ms, peer, principal, via)
+        via = f"{call.session.principal.name} for {principal.type}:{principal.name}"
+        return Call(request, header.api_version, header, call.now_ms, Session(peer, principal), via)
 
     def _request(self, frame: memoryview) -> tuple[RequestHeader, Request]:
         # As in Kafka, a request that cannot be read gets UNSUPPORTED_VERSION; INVALID_REQUEST is for a wrong envelope.

@@ -76,7 +76,7 @@ class QuorumMember(Membership):
 
     def __init__(self, machine: Machine, *, features: Mapping[str, int] = FIRST_FEATURES) -> None:
         """`features` has the feature levels that a controller sets if they are not set yet."""
-        super().__init__(machine, self._in_envelope)
+        super().__init__(machine, self._in_envelope, is_alone=not quorum_voters(machine.config))
         self._features = features
         self._config = config = machine.config
         self._is_voter = "controller" in process_roles(config)
@@ -126,7 +126,8 @@ class QuorumMember(Membership):
     # Opening ----------------------------------------------------------------------------------------------------------
 
     async def identify(self) -> Identity:
-        """Find the cluster id of the data directory."""
+        """Find the cluster id of the data directory. Fails if there is no secret to log in with."""
+        self.logins.open()
         return await Identification(self._config, self.peers).identify()
 
     def open(self, identity: Identity) -> None:
@@ -268,6 +269,7 @@ class QuorumMember(Membership):
 
     def add_handlers(self, registry: Registry, store: Store) -> None:
         """Register the handlers of the quorum and of the controller. An inactive controller refuses requests."""
+        self.logins.add_handlers(registry)
         decisions = ControllerDecisions(
             self.authority,
             self._config,
@@ -301,7 +303,7 @@ class QuorumMember(Membership):
     def _answer_or_forward(self, call: Call[Any], inner: Handler) -> Answer:
         # A forwarded request is not forwarded again: two nodes that each consider the other one the leader would do so
         # for ever. It is refused here, with NOT_CONTROLLER, so that the other node looks for the leader again.
-        is_here = self.is_active or call.via is not None or self.is_node(call)
+        is_here = self.is_active or call.via is not None or call.session.node_id is not None
         return inner(call) if is_here else self._forward(call)
 
     def _answer_or_forward_if_any(self, call: Call[Any], inner: Handler) -> Answer:

@@ -203,7 +203,7 @@ class GroupHandlers:
 
 def client_of(call: Call[Any]) -> Client:
     """The client of a call. Its address has a leading slash, as Java prints it."""
-    return Client(call.header.client_id or "", "/" + call.peer.rpartition(":")[0])
+    return Client(call.header.client_id or "", "/" + call.session.peer.rpartition(":")[0])
 
 
 def _merge(
