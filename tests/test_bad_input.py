@@ -4,6 +4,7 @@ After each test a client that was connected all the time is still served, the br
 memory is back to what it was.
 """
 
+import contextlib
 import gzip
 import socket
 import struct
@@ -148,6 +149,22 @@ def test_a_frame_that_never_comes_takes_no_memory(broker: Broker) -> None:
     assert broker.resident_bytes() - before < GROWTH_MAX
     for one in waiting:
         one.socket.close()
+
+
+@pytest.mark.skipif(not IS_OURS, reason="Kafka has no limit for the requests in memory")
+def test_clients_that_stop_in_the_middle_of_large_frames_do_not_block_the_others(start: StartBroker) -> None:
+    broker = start("queued.max.request.bytes=8000000")
+    topic = create_topic(broker.address, unique("stall"))
+    stalled = [Connection(broker) for _ in range(3)]
+    for one in stalled:
+        one.socket.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):
+            one.socket.sendall(i32(100 * 1000 * 1000) + header(PRODUCE, 7) + bytes(8_000_000))
+    with Connection(broker) as other:
+        assert other.produce(produce(topic, Batch(record(bytes(500_000))).encode())).code == 0
+    for one in stalled:
+        one.socket.close()
+    assert "bytes of a request have arrived" in broker.log()
 
 
 def test_a_connection_may_break_in_the_middle_of_a_frame(broker: Broker, topic: str) -> None:

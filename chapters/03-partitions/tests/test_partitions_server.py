@@ -13,6 +13,7 @@ from partitions_broker import MemoryBroker, batch, fetch_request, produce_reques
 
 from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.listeners import Listener
+from minibroker.partitions import budget, server
 from minibroker.partitions.machine import bind
 from minibroker.partitions.server import Limits, Server
 from minibroker.wire.apis import APIS, ApiKey
@@ -254,6 +255,26 @@ def test_a_client_that_disconnects_within_a_large_request_returns_its_budget() -
     run(test, replace(LIMITS, queued_bytes_max=600_000))
 
 
+def test_a_large_request_that_stops_arriving_is_closed_when_others_need_its_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(budget, "PATIENCE_MS", 100)
+    monkeypatch.setattr(server, "_SWEEP_MS", 20)
+
+    async def test(served: ServedBroker) -> None:
+        for _ in range(3):
+            stalled = await served.connect()
+            stalled.writer.write(struct.pack(">i", 1024**2) + bytes(300_000))
+        await until(lambda: served.server.budget.bytes >= 300_000)
+        good = await served.connect()
+        good.send(produce_request("orders", batch(b"x" * 400_000)))
+        _, response = await good.receive(produce_request("orders", None))
+        assert response.responses[0].partition_responses[0].error_code == 0
+
+    run(test, replace(LIMITS, queued_bytes_max=600_000))
+    assert "of the 1048576 bytes of a request have arrived" in caplog.text
+
+
 def test_a_length_that_is_only_announced_takes_nothing_from_the_budget() -> None:
     async def test(served: ServedBroker) -> None:
         for _ in range(5):
@@ -268,8 +289,6 @@ def test_a_length_that_is_only_announced_takes_nothing_from_the_budget() -> None
 
 
 def test_a_stop_does_not_wait_for_a_client_that_reads_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from minibroker.partitions import server
-
     monkeypatch.setattr(server, "_GRACE_S", 0.1)
 
     async def test(served: ServedBroker) -> None:
