@@ -4,6 +4,7 @@ After each test a client that was connected all the time is still served, the br
 memory is back to what it was.
 """
 
+import contextlib
 import gzip
 import socket
 import struct
@@ -48,6 +49,8 @@ from clients_raw import (
 )
 from clients_stock import bounds, confluent_read, create_topic, python_read
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from minibroker.bench.launcher import forget_peak, peak_resident_bytes
 
 pytest_plugins = ["clients_fixtures"]
 
@@ -147,6 +150,22 @@ def test_a_frame_that_never_comes_takes_no_memory(broker: Broker) -> None:
     assert broker.resident_bytes() - before < GROWTH_MAX
     for one in waiting:
         one.socket.close()
+
+
+@pytest.mark.skipif(not IS_OURS, reason="Kafka has no limit for the requests in memory")
+def test_clients_that_stop_in_the_middle_of_large_frames_do_not_block_the_others(start: StartBroker) -> None:
+    broker = start("queued.max.request.bytes=8000000")
+    topic = create_topic(broker.address, unique("stall"))
+    stalled = [Connection(broker) for _ in range(3)]
+    for one in stalled:
+        one.socket.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):
+            one.socket.sendall(i32(100 * 1000 * 1000) + header(PRODUCE, 7) + bytes(8_000_000))
+    with Connection(broker) as other:
+        assert other.produce(produce(topic, Batch(record(bytes(500_000))).encode())).code == 0
+    for one in stalled:
+        one.socket.close()
+    assert "bytes of a request have arrived" in broker.log()
 
 
 def test_a_connection_may_break_in_the_middle_of_a_frame(broker: Broker, topic: str) -> None:
@@ -721,11 +740,32 @@ def test_a_fetch_with_limits_that_make_no_sense_is_answered(broker: Broker, topi
 # Many
 
 
-def test_a_hundred_thousand_topics_in_one_request_are_refused(connection: Connection) -> None:
+def test_a_hundred_thousand_topics_in_one_request_are_refused(broker: Broker, connection: Connection) -> None:
+    """Our broker closes the connection, because it accepts 20,000 elements in one request."""
     prefix = unique("flood")
-    codes = connection.topic_codes(create_topics((f"{prefix}-{n}", 1) for n in range(100_000)))
-    assert set(codes) <= {POLICY_VIOLATION, THROTTLING_QUOTA_EXCEEDED}
+    flood = create_topics((f"{prefix}-{n}", 1) for n in range(100_000))
+    if IS_OURS:
+        assert hangs_up_on(broker, flood)
+        assert "minibroker.request.elements.max=20000" in broker.log()
+    else:
+        assert set(connection.topic_codes(flood)) <= {POLICY_VIOLATION, THROTTLING_QUOTA_EXCEEDED}
     assert prefix + "-5" not in connection.metadata_codes(metadata(None))
+
+
+@pytest.mark.skipif(not IS_OURS, reason="Kafka decodes all of it")
+def test_a_large_request_of_millions_of_elements_is_closed_and_takes_little_memory(broker: Broker) -> None:
+    """Fifty megabytes that name millions of empty topics: the bytes are read, but no object is made of them."""
+    topics = 3_500_000
+    before = broker.resident_bytes()
+    for name, frame in (
+        ("Produce", header(PRODUCE, 7) + string(None) + i16(-1) + i32(0)),
+        ("Fetch", header(FETCH, 11) + i32(-1) + i32(0) + i32(1) + i32(MIB) + i8(0) + i32(0) + i32(-1)),
+    ):
+        forget_peak(broker.pid)
+        entry = string("") + array([i32(0) + data32(None)]) if name == "Produce" else string("abcdefgh") + array([])
+        flood = frame + i32(topics) + entry * topics
+        assert hangs_up_on(broker, flood), name
+        assert peak_resident_bytes(broker.pid) - before < 3 * len(flood), name
 
 
 def test_a_million_partitions_in_one_topic_are_refused(connection: Connection) -> None:

@@ -13,12 +13,13 @@ from partitions_broker import MemoryBroker, batch, fetch_request, produce_reques
 
 from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.listeners import Listener
+from minibroker.partitions import budget, server
 from minibroker.partitions.machine import bind
 from minibroker.partitions.server import Limits, Server
-from minibroker.wire.apis import APIS
+from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.headers import frame_request, read_response_header
 from minibroker.wire.schema import Request, decode_whole
-from minibroker.wire.tables.metadata import MetadataRequest
+from minibroker.wire.tables.metadata import MetadataRequest, MetadataRequestTopic
 
 LIMITS = Limits(request_bytes_max=1024**2, queued_bytes_max=2 * 1024**2, connections_max=10, idle_ms_max=60_000)
 SOON_S = 10
@@ -254,6 +255,26 @@ def test_a_client_that_disconnects_within_a_large_request_returns_its_budget() -
     run(test, replace(LIMITS, queued_bytes_max=600_000))
 
 
+def test_a_large_request_that_stops_arriving_is_closed_when_others_need_its_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(budget, "PATIENCE_MS", 100)
+    monkeypatch.setattr(server, "_SWEEP_MS", 20)
+
+    async def test(served: ServedBroker) -> None:
+        for _ in range(3):
+            stalled = await served.connect()
+            stalled.writer.write(struct.pack(">i", 1024**2) + bytes(300_000))
+        await until(lambda: served.server.budget.bytes >= 300_000)
+        good = await served.connect()
+        good.send(produce_request("orders", batch(b"x" * 400_000)))
+        _, response = await good.receive(produce_request("orders", None))
+        assert response.responses[0].partition_responses[0].error_code == 0
+
+    run(test, replace(LIMITS, queued_bytes_max=600_000))
+    assert "of the 1048576 bytes of a request have arrived" in caplog.text
+
+
 def test_a_length_that_is_only_announced_takes_nothing_from_the_budget() -> None:
     async def test(served: ServedBroker) -> None:
         for _ in range(5):
@@ -268,8 +289,6 @@ def test_a_length_that_is_only_announced_takes_nothing_from_the_budget() -> None
 
 
 def test_a_stop_does_not_wait_for_a_client_that_reads_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from minibroker.partitions import server
-
     monkeypatch.setattr(server, "_GRACE_S", 0.1)
 
     async def test(served: ServedBroker) -> None:
@@ -330,8 +349,6 @@ def test_a_bug_in_a_handler_closes_one_connection_and_is_logged_with_its_traceba
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(served: ServedBroker) -> None:
-        from minibroker.wire.apis import ApiKey
-
         def broken(call: Any) -> Any:
             raise ZeroDivisionError("a bug")
 
@@ -344,3 +361,46 @@ def test_a_bug_in_a_handler_closes_one_connection_and_is_logged_with_its_traceba
 
     run(test)
     assert "ZeroDivisionError: a bug" in caplog.text
+
+
+def test_a_request_with_too_many_elements_closes_the_connection_and_is_logged_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(served: ServedBroker) -> None:
+        served.broker.registry.elements_max = 100
+        client, other = await served.connect(), await served.connect()
+        client.send(metadata_of(100))
+        assert len((await client.receive(metadata_of(0)))[1].topics) == 100
+        client.send(metadata_of(101))
+        assert await client.is_closed()
+        other.send(metadata_of(0))
+        await other.receive(metadata_of(0))
+
+    run(test)
+    (line,) = [it.getMessage() for it in caplog.records]
+    assert "MetadataRequest v12" in line
+    assert line.endswith("has 101 elements, 1 too many (minibroker.request.elements.max=100)")
+
+
+def metadata_of(count: int) -> MetadataRequest:
+    return MetadataRequest(topics=[MetadataRequestTopic(name=f"topic-{n}") for n in range(count)])
+
+
+def test_a_request_that_needs_too_much_memory_closes_its_connection_with_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(served: ServedBroker) -> None:
+        def exhausting(call: Any) -> Any:
+            raise MemoryError
+
+        served.broker.registry.guard(lambda key, handler: exhausting if key == ApiKey.METADATA else handler)
+        client, other = await served.connect(), await served.connect()
+        client.send(metadata_of(0))
+        assert await client.is_closed()
+        other.send(produce_request("orders", batch(b"x")))
+        await other.receive(produce_request("orders", None))
+
+    run(test)
+    (record,) = caplog.records
+    assert record.getMessage().endswith("closed: its request needs more memory than there is")
+    assert record.exc_info is None

@@ -11,7 +11,7 @@ from wire_messages import EVERY_MESSAGE, case, sample
 
 from minibroker.cli.frame_tree import Node, explain
 from minibroker.log.varint import encode_unsigned_varint
-from minibroker.wire.errors import MalformedMessage
+from minibroker.wire.errors import MalformedMessage, TooManyElements
 from minibroker.wire.schema import Message, decode_whole
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponseBroker
 from minibroker.wire.tables.produce import ProduceRequest
@@ -110,6 +110,19 @@ def test_a_huge_length_or_count_is_refused_and_allocates_nothing() -> None:
             finally:
                 tracemalloc.stop()
             assert peak < 50_000 + 20 * len(written)
+
+
+def test_the_elements_of_all_arrays_and_the_tagged_fields_are_counted() -> None:
+    for cls, version in EVERY_MESSAGE:
+        with case(cls, version):
+            written = memoryview(sample(cls, version).encode(version))
+            names = [node.name for node in nodes(explain(cls, written, 0, version))]
+            count = sum(name.startswith(("[", "tag ")) for name in names)
+            if count:
+                with pytest.raises(TooManyElements):
+                    cls.decode_at_most(written, 0, version, elements_max=count - 1)
+            found = cls.decode_at_most(written, 0, version, elements_max=count)
+            assert found == cls.decode(written, 0, version)
 
 
 def test_a_count_that_the_bytes_cannot_hold_is_refused_before_the_first_element() -> None:

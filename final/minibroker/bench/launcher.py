@@ -259,6 +259,19 @@ def resident_bytes(pid: int) -> int:
     return int(_ask(pid, "rss")) * KIB
 
 
+def forget_peak(pid: int) -> None:
+    """Begin a new measurement of the peak of a process's memory. Only Linux can do this; elsewhere nothing happens."""
+    with contextlib.suppress(OSError):
+        (_PROCESSES / str(pid) / "clear_refs").write_text("5")
+
+
+def peak_resident_bytes(pid: int) -> int:
+    """The most memory that a process has held since `forget_peak`. Where this is unknown, the memory that it holds."""
+    status = _PROCESSES / str(pid) / "status"
+    found = re.search(r"^VmHWM:\s*(\d+) kB", status.read_text() if status.exists() else "", re.MULTILINE)
+    return int(found[1]) * KIB if found else resident_bytes(pid)
+
+
 def _ask(pid: int, column: str) -> str:
     command = ["ps", "-o", f"{column}=", "-p", str(pid)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

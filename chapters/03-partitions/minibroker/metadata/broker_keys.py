@@ -139,6 +139,14 @@ QUEUED_MAX_REQUEST_BYTES = broker_key(
     "The most bytes of requests in memory. Above this limit, no request is read; -1 means no limit.",
     departure=Departure("-1", "Kafka has no limit; requests must not fill the memory"),
 )
+REQUEST_ELEMENTS_MAX = broker_key(
+    "minibroker.request.elements.max",
+    INT,
+    20_000,
+    at_least(1),
+    "The most elements of all arrays of a request, such as its topics and partitions; a request with more closes the "
+    "connection. Requests of other nodes may have five times as many.",
+)
 FETCH_MAX_BYTES = broker_key(
     "fetch.max.bytes", INT, 55 * 1024**2, at_least(1024), "The most bytes in the answer to one fetch."
 )

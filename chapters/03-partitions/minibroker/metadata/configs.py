@@ -80,6 +80,7 @@ class NodeConfig:
     max_connections = _Setting(broker_keys.MAX_CONNECTIONS)
     max_connections_per_ip = _Setting(broker_keys.MAX_CONNECTIONS_PER_IP)
     queued_max_request_bytes = _Setting(broker_keys.QUEUED_MAX_REQUEST_BYTES)
+    request_elements_max = _Setting(broker_keys.REQUEST_ELEMENTS_MAX)
     fetch_max_bytes = _Setting(broker_keys.FETCH_MAX_BYTES)
     log_retention_check_interval_ms = _Setting(broker_keys.LOG_RETENTION_CHECK_INTERVAL_MS)
     log_initial_task_delay_ms = _Setting(broker_keys.LOG_INITIAL_TASK_DELAY_MS)

@@ -46,6 +46,10 @@ class Disconnect(ExpectedError):
     """The request gets no answer, and the connection is closed. The broker logs the message."""
 
 
+class Overload(Disconnect):
+    """Like `Disconnect`, for a request that would take too much memory or time. The broker warns about it."""
+
+
 # Errors of the log as Kafka's codes -----------------------------------------------------------------------------------
 
 _CODES: dict[type[LogError], ErrorCode] = {

@@ -57,6 +57,7 @@ class Machine:
         self.path = config.log_dirs[0]
         self.waiting: Waiting[Response] = Waiting()
         self.registry = Registry()
+        self.registry.elements_max = config.request_elements_max
         self.failure: BrokerFailure | None = None
         self.on_failure: list[Callable[[], None]] = []
         """Functions to call as soon as this node cannot continue."""

@@ -17,17 +17,19 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from minibroker.metadata.authority import Authority
 from minibroker.metadata.decision import Command
-from minibroker.partitions.errors import Disconnect
+from minibroker.partitions.errors import Disconnect, Overload
 from minibroker.partitions.waiting import Wait
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.errors import UnsupportedApi
+from minibroker.wire.errors import TooManyElements, UnsupportedApi
 from minibroker.wire.headers import RequestHeader, frame_response, read_request_header
 from minibroker.wire.schema import Part, Request, Response
 from minibroker.wire.tables.api_versions import ApiVersion, ApiVersionsResponse
 
 M = TypeVar("M", bound=Request)
 T = TypeVar("T")
+
+_NODES_FACTOR = 5  # a node fetches all its partitions in one request
 
 Answer = Response | Wait[Response] | None
 
@@ -102,6 +104,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._entries: dict[int, _Entry] = {}
+        self.elements_max = 20_000
+        """How many elements all arrays of a request may have together, minibroker.request.elements.max."""
 
     def add(
         self,
@@ -165,7 +169,14 @@ class Registry:
         if entry is None or not entry.min_version <= version <= entry.max_version:
             return self._unsupported(header)
         # Bytes after the request are ignored, as in Kafka: librdkafka sends some.
-        request, _end = entry.request.decode(frame, position, version)
+        elements_max = self.elements_max if session.node_id is None else _NODES_FACTOR * self.elements_max
+        try:
+            request, _end = entry.request.decode_at_most(frame, position, version, elements_max=elements_max)
+        except TooManyElements as error:
+            raise Overload(
+                f"{entry.request.__name__} v{version} of {len(frame)} bytes: {error} "
+                f"(minibroker.request.elements.max={self.elements_max})"
+            ) from error
         answer = entry.handler(Call(request, version, header, now_ms, session))
         correlation_id = header.correlation_id
         if answer is None:

@@ -5,8 +5,8 @@ So the answers of a connection come in the order of its requests. If a client do
 reads no more of its requests. Backpressure needs no other code.
 
 The memory is bounded by the number of connections. Each has a read buffer, one request, and one answer, whose record
-sets are read from their files piece by piece. All connections share a budget for large requests. Memory is allocated as
-bytes arrive, not for the length that a client announces.
+sets are read from their files piece by piece. All connections share a budget for large requests (`budget`). Memory is
+allocated as bytes arrive, not for the length that a client announces.
 
 Chapter 07 replaces this server by another, which also uses `Registry.dispatch` and `Waiting`.
 """
@@ -14,15 +14,16 @@ Chapter 07 replaces this server by another, which also uses `Registry.dispatch` 
 import asyncio
 import logging
 import socket
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.log.interfaces import FileSlice
-from minibroker.partitions.errors import Disconnect
+from minibroker.partitions.budget import Budget, Share
+from minibroker.partitions.errors import Disconnect, Overload
+from minibroker.partitions.rare_warning import RareWarning
 from minibroker.partitions.registry import Deferred, Registry, Reply, Session
 from minibroker.partitions.waiting import Waiting
 from minibroker.wire.errors import MalformedMessage
@@ -38,6 +39,7 @@ _TOGETHER_BYTES_MAX = 256 * 1024
 _REQUESTS_IN_A_ROW = 8
 _SMALL_FRAME_BYTES = 64 * 1024
 _GRACE_S = 5.0
+_SWEEP_MS = 500
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Server:
         self._waiting = waiting
         self.limits = limits
         self._tracer = tracer
-        self.budget = _Budget(limits.queued_bytes_max)
+        self.budget = Budget(limits.queued_bytes_max)
         self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -79,6 +81,7 @@ class Server:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self.is_stopping = False
+        self._warning = RareWarning(log)
 
     async def start(self, listener: socket.socket, *, backlog: int = 50) -> None:
         """Accept connections on a bound socket."""
@@ -144,19 +147,29 @@ class Server:
         return None
 
     async def _sweep(self) -> None:
-        """Close connections without progress: no whole request arrives, or the client does not read its answer."""
-        idle_ms_max = self.limits.idle_ms_max
+        """Close connections without progress, again and again."""
         while True:
-            await asyncio.sleep(min(max(idle_ms_max / 4, 10), 5000) / 1000)
+            await asyncio.sleep(min(max(self.limits.idle_ms_max / 4, 10), _SWEEP_MS) / 1000)
             now_ms = monotonic_ms()
-            for connection in list(self._connections):
-                if connection.answered is None and now_ms - connection.since_ms > idle_ms_max:
-                    log.info(
-                        "%s: closed after %d ms without a whole request or a read of its answer",
-                        connection.peer,
-                        idle_ms_max,
-                    )
-                    connection.abort()
+            self._close_idle(now_ms)
+            for share in self.budget.laggards(now_ms):
+                share.close()
+
+    def _close_idle(self, now_ms: int) -> None:
+        """Close connections on which no whole request arrives, or whose client does not read its answer."""
+        idle_ms_max = self.limits.idle_ms_max
+        for connection in list(self._connections):
+            if connection.answered is None and now_ms - connection.since_ms > idle_ms_max:
+                log.info(
+                    "%s: closed after %d ms without a whole request or a read of its answer",
+                    connection.peer,
+                    idle_ms_max,
+                )
+                connection.abort()
+
+    def warn(self, line: str) -> None:
+        """Log a warning that clients can cause. Most are left out if there are many."""
+        self._warning.say(monotonic_ms(), line)
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
@@ -265,6 +278,10 @@ class _Connection:
                 await self._serve_one()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
+        except Overload as error:
+            self._server.warn(f"{self.peer}: closed: {error}")
+        except MemoryError:
+            self._server.warn(f"{self.peer}: closed: its request needs more memory than there is")
         except (MalformedMessage, Disconnect) as error:
             log.info("%s: closed: %s", self.peer, error)
         except Exception:
@@ -294,20 +311,42 @@ class _Connection:
         """Read a frame and dispatch it. Its bytes count in the budget until its answer is ready or must wait."""
         if length <= _SMALL_FRAME_BYTES:
             return self._server.dispatch(self._session, await self._frame(length, None))
-        with self._server.budget.frame() as budget:
-            return self._server.dispatch(self._session, await self._frame(length, budget))
+        budget = self._server.budget
+        share = budget.begin(_host(self.peer), length, lambda: self._cut_off(share))
+        try:
+            return self._server.dispatch(self._session, await self._frame(length, share))
+        finally:
+            budget.end(share)
 
-    async def _frame(self, length: int, budget: "_Share | None") -> memoryview:
+    async def _frame(self, length: int, share: Share | None) -> memoryview:
         """The bytes of a frame. The buffer grows as they arrive. It is writable, so that batches can be stamped."""
         frame = bytearray()
         while len(frame) < length:
             piece = await self._reader.read(min(length - len(frame), _PIECE_BYTES))
             if not piece:
                 raise asyncio.IncompleteReadError(b"", length)
-            if budget is not None:
-                await budget.take(len(piece))
+            if share is not None:
+                await self._take(share, len(piece))
             frame += piece
         return memoryview(frame)
+
+    def _cut_off(self, share: Share) -> None:
+        self._server.warn(
+            f"{self.peer}: closed: only {share.bytes} of the {share.length} bytes of a request have arrived, and other "
+            "clients wait for their memory (queued.max.request.bytes)"
+        )
+        self.abort()
+
+    async def _take(self, share: Share, count: int) -> None:
+        """Wait until the budget has room for `count` more bytes."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def resume() -> None:
+            if not turn.done():
+                turn.set_result(None)
+
+        if not self._server.budget.take(share, count, resume):
+            await turn
 
     async def _send(self, parts: list[Part]) -> None:
         """Send an answer: small parts together, slices of files piece by piece as the client reads them."""
@@ -356,72 +395,6 @@ def _pieces(part: Part) -> Iterator[bytes | bytearray | memoryview]:
     if sent != part.count:
         # The length of the answer was sent already, so a client would misread a shorter answer.
         raise Disconnect(f"only {sent} of {part.count} bytes of a record set could be read")
-
-
-class _Budget:
-    """Bounds the bytes of large requests in memory. A connection that wants to read more waits in a queue.
-
-    Only bytes that have arrived count, not the length that a client announces. If every request in progress waits, the
-    first one may exceed the bound. Otherwise all would wait for ever.
-    """
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.bytes = 0
-        self._frames = 0
-        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    @contextmanager
-    def frame(self) -> Iterator["_Share"]:
-        """The share of one request, from its first byte until it is answered or waits."""
-        share = _Share(self)
-        self._frames += 1
-        try:
-            yield share
-        finally:
-            self._frames -= 1
-            share.give_back()
-
-    async def take(self, count: int) -> None:
-        """Wait until the budget has room for `count` bytes."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((count, turn))
-        self.hand_out()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.bytes -= count
-            self.hand_out()
-            raise
-
-    def hand_out(self) -> None:
-        """Let the requests at the head of the queue continue, as far as the budget allows."""
-        while self._queue and self._queue[0][1].done():
-            self._queue.popleft()
-        while self._queue and (self.bytes + self._queue[0][0] <= self.bytes_max or len(self._queue) >= self._frames):
-            count, turn = self._queue.popleft()
-            if not turn.done():
-                self.bytes += count
-                turn.set_result(None)
-
-
-class _Share:
-    """The part of the budget that one request has taken."""
-
-    def __init__(self, budget: _Budget) -> None:
-        self._budget = budget
-        self.bytes = 0
-
-    async def take(self, count: int) -> None:
-        """Wait until the budget has room for `count` bytes."""
-        await self._budget.take(count)
-        self.bytes += count
-
-    def give_back(self) -> None:
-        """Return the bytes of a request that is answered or was dropped."""
-        self._budget.bytes -= self.bytes
-        self._budget.hand_out()
 
 
 def _host(peer: str) -> str:

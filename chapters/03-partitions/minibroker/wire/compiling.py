@@ -10,7 +10,7 @@ use. The generated Python source has only the steps that this version needs. Thi
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from minibroker.wire.decoders import decoder_source
+from minibroker.wire.decoders import counting_decoder_source, decoder_source
 from minibroker.wire.encoders import encoder_source
 from minibroker.wire.errors import UnsupportedVersion
 from minibroker.wire.fields import REQUIRED
@@ -38,6 +38,11 @@ class Compiled(dict[int, Callable[..., Any]]):
 def decoders(cls: "type[Struct]") -> Compiled:
     """Functions `(buffer, position) -> (message, position after it)`."""
     return Compiled(cls, decoder_source)
+
+
+def counting_decoders(cls: "type[Struct]") -> Compiled:
+    """Functions `(buffer, position, elements_max) -> (message, position after it)`."""
+    return Compiled(cls, counting_decoder_source)
 
 
 def encoders(cls: "type[Struct]") -> Compiled:

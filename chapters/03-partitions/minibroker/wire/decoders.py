@@ -9,6 +9,10 @@ The function is flat. A struct inside an array becomes a nested loop, not a call
 Bounds are checked late. A slice past the end is short and harmless, but it moves `p` past the end, where the next read
 fails. If there is no next read, the comparison at the end of the function fails. Counts are checked at once, so that
 no list grows beyond the elements that the remaining bytes can hold.
+
+An object needs far more memory and time than the bytes of an element, so a server limits the elements of a request. A
+second decoder counts them: `left` is the number of elements that may still follow. It is for large messages only,
+because a message has fewer elements than bytes.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from minibroker.log.errors import InvalidVarint
 from minibroker.log.varint import decode_unsigned_varint
-from minibroker.wire.errors import MalformedMessage
+from minibroker.wire.errors import MalformedMessage, TooManyElements
 from minibroker.wire.fields import FIXED_FORMATS, NEVER, REQUIRED, Field
 from minibroker.wire.source import Source, packing, repeated
 
@@ -30,19 +34,30 @@ UNREADABLE = (struct_error, IndexError, UnicodeDecodeError, InvalidVarint)
 
 def decoder_source(cls: "type[Struct]", version: int) -> Source:
     """Generate `decode(buffer, p) -> (message, position after it)`."""
-    writer = _Decoder(version, flexible=cls.schema.is_flexible(version), copied=not has_records(cls))
+    return _source(cls, version, copied=not has_records(cls), counting=False)
+
+
+def counting_decoder_source(cls: "type[Struct]", version: int) -> Source:
+    """Generate `decode(buffer, p, left)`, which refuses more than `left` elements. It does not copy the message."""
+    return _source(cls, version, copied=False, counting=True)
+
+
+def _source(cls: "type[Struct]", version: int, *, copied: bool, counting: bool) -> Source:
+    writer = _Decoder(version, flexible=cls.schema.is_flexible(version), copied=copied, counting=counting)
     source = writer.source
     source.names |= {
         "new": object.__new__,
         "MalformedMessage": MalformedMessage,
+        "TooManyElements": TooManyElements,
         "UNREADABLE": UNREADABLE,
         "long_string": _long_string,
         "varint": decode_unsigned_varint,
         "skip_tags": _skip_tags,
     }
-    with source.block(f"def decode_{cls.__name__}_v{version}(buffer, p):"):
+    left = ", left" * counting
+    with source.block(f"def decode_{cls.__name__}_v{version}(buffer, p{left}):"):
         # Slices of bytes are cheaper than slices of a memoryview; only a record set must stay a view of the frame.
-        if writer.copied:
+        if copied:
             source.line("buffer = bytes(buffer)")
         source.line("size = len(buffer)")
         with source.block("try:"):
@@ -83,11 +98,12 @@ def field_size_min(field: Field, version: int, *, flexible: bool) -> int:
 
 
 class _Decoder:
-    def __init__(self, version: int, *, flexible: bool, copied: bool) -> None:
+    def __init__(self, version: int, *, flexible: bool, copied: bool, counting: bool) -> None:
         self.source = Source()
         self.version = version
         self.flexible = flexible
         self.copied = copied
+        self.counting = counting
         self._run: list[tuple[str, str]] = []  # format and target of the fields that are not decoded yet
 
     # A run of fixed fields
@@ -150,17 +166,19 @@ class _Decoder:
         self.fixed("B", "n")
         self.flush()
         with self.source.block("if n:"):
+            self.source.line("n, p = varint(buffer, p - 1)")
+            self.count("the count of tagged fields")
             if tagged:
                 self.tags(tagged, this, depth)
             else:
-                self.source.line("p = skip_tags(buffer, p)")
+                self.source.line("p = skip_tags(buffer, p, n)")
 
     def tags(self, tagged: list[Field], this: str, depth: int) -> None:
         """Decode tagged fields. Each has a tag and a length before it, so that unknown fields can be skipped."""
-        left, end = f"left{depth}", f"end{depth}"
+        tags, end = f"tags{depth}", f"end{depth}"
         source = self.source
-        source.line(f"{left}, p = varint(buffer, p - 1)")
-        with source.block(f"while {left}:"):
+        source.line(f"{tags} = n")
+        with source.block(f"while {tags}:"):
             source.line("tag, p = varint(buffer, p)")
             source.line("n, p = varint(buffer, p)")
             source.line(f"{end} = p + n")
@@ -172,7 +190,7 @@ class _Decoder:
                         source.line(_raise(f"tagged field {field.name} ends at {{p}}, but its length says {{{end}}}"))
             with source.block("else:"):
                 source.line(f"p = {end}")
-            source.line(f"{left} -= 1")
+            source.line(f"{tags} -= 1")
 
     # Values
 
@@ -232,10 +250,19 @@ class _Decoder:
                 self.source.line(
                     _raise(f"{field.name} at position {{p}} cannot have {{n}} elements in {{size - p}} bytes")
                 )
+            self.count(field.name)
             if field.struct is None and field.kind in FIXED_FORMATS:
                 self.fixed_elements(FIXED_FORMATS[field.kind], target)
             else:
                 self.elements(field, target, depth + 1)
+
+    def count(self, name: str) -> None:
+        """Count `n` elements before they are decoded."""
+        if self.counting:
+            self.source.line("left -= n")
+            with self.source.block("if left < 0:"):
+                message = f"{name} at position {{p}} has {{n}} elements, {{-left}} too many"
+                self.source.line(f'raise TooManyElements(f"{message}")')
 
     def fixed_elements(self, formats: str, target: str) -> None:
         arrays = self.source.use(f"arrays_of_{formats.replace('?', 'o')}", repeated(formats))
@@ -273,10 +300,9 @@ def _long_string(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
     return length, position
 
 
-def _skip_tags(buffer: bytes | memoryview, position: int) -> int:
-    """Skip unknown tagged fields. The first byte of their count is decoded already."""
-    left, position = decode_unsigned_varint(buffer, position - 1)
-    for _ in range(left):
+def _skip_tags(buffer: bytes | memoryview, position: int, count: int) -> int:
+    """Skip unknown tagged fields."""
+    for _ in range(count):
         _tag, position = decode_unsigned_varint(buffer, position)
         length, position = decode_unsigned_varint(buffer, position)
         position += length

@@ -16,6 +16,10 @@ class MalformedMessage(WireError):
     """The received bytes are not a valid message. The connection is closed without an answer."""
 
 
+class TooManyElements(MalformedMessage):
+    """The arrays of a message have more elements than the reader accepts."""
+
+
 class UnsupportedVersion(WireError):
     """A version that the tables do not have. The error names the versions that they have."""
 

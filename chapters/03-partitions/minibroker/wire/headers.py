@@ -26,6 +26,7 @@ _LENGTH = Packing(">i")
 _NO_TAGS = b"\0"
 LENGTH_SIZE = _LENGTH.size
 FRAME_BYTES_MAX = 2**31 - 1
+_TAGS_MAX = 100  # in a header; Kafka has defined none yet
 
 
 class RequestHeader(NamedTuple):
@@ -127,6 +128,8 @@ def _with_length(parts: list[Part]) -> list[Part]:
 
 def _skip_tags(frame: memoryview, position: int) -> int:
     count, position = decode_unsigned_varint(frame, position)
+    if count > _TAGS_MAX:
+        raise MalformedMessage(f"a header has {count} tagged fields, but may have {_TAGS_MAX} at most")
     for _ in range(count):
         _tag, position = decode_unsigned_varint(frame, position)
         length, position = decode_unsigned_varint(frame, position)

@@ -185,6 +185,7 @@ class StructType(type):
         cls: Any = super().__new__(mcls, name, bases, namespace)
         cls.schema = Schema(name, fields, key)
         cls._decoders = compiling.decoders(cls)
+        cls._counting_decoders = compiling.counting_decoders(cls)
         cls._encoders = compiling.encoders(cls)
         if versions is not None:
             _set_versions(cls, versions, flexible)
@@ -199,6 +200,7 @@ class Struct(metaclass=StructType):
 
     schema: ClassVar[Schema]
     _decoders: ClassVar[compiling.Compiled]
+    _counting_decoders: ClassVar[compiling.Compiled]
     _encoders: ClassVar[compiling.Compiled]
 
     def __init__(self, **values: Any) -> None:
@@ -211,6 +213,16 @@ class Struct(metaclass=StructType):
     def decode(cls, buffer: memoryview, position: int, version: int) -> tuple[Self, int]:
         """Decode a struct at `position`; return it and the position after it. Invalid bytes raise MalformedMessage."""
         found: tuple[Self, int] = cls._decoders[version](buffer, position)
+        return found
+
+    @classmethod
+    def decode_at_most(cls, buffer: memoryview, position: int, version: int, *, elements_max: int) -> tuple[Self, int]:
+        """Like `decode`. More than `elements_max` elements in all arrays together raise TooManyElements."""
+        # Each element has at least one byte, so the elements of a short message need not be counted.
+        if len(buffer) <= elements_max:
+            found: tuple[Self, int] = cls._decoders[version](buffer, position)
+        else:
+            found = cls._counting_decoders[version](buffer, position, elements_max)
         return found
 
     def encode(self, version: int) -> bytes:

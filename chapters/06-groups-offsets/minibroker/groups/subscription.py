@@ -23,6 +23,8 @@ CONSUMER_PROTOCOL = "consumer"
 """The protocol type of groups whose members send these bytes."""
 NEWEST_VERSION = 3
 NO_GENERATION = -1
+ELEMENTS_MAX = 100_000
+"""Larger subscriptions and assignments are not decoded, because that would take long."""
 
 _VERSION = Layout(">h")
 
@@ -105,7 +107,8 @@ def _decode(kind: type[P], data: bytes, version_max: int = NEWEST_VERSION) -> P:
         (version,) = _VERSION.unpack_from(data)
         if version < 0:
             raise InvalidSubscription(f"{kind.__name__} has the negative version {version}")
-        found, _end = kind.decode(memoryview(data), _VERSION.size, min(version, version_max))
+        version = min(version, version_max)
+        found, _end = kind.decode_at_most(memoryview(data), _VERSION.size, version, elements_max=ELEMENTS_MAX)
     except (WireError, struct_error) as error:
         raise InvalidSubscription(f"{kind.__name__} cannot be decoded: {error}") from error
     return found
