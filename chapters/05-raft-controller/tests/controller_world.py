@@ -264,7 +264,7 @@ class World(PartitionWatch, QuorumWatch):
     # The operator -----------------------------------------------------------------------------------------------------
 
     def _operate(self) -> None:
-        """An operator creates the topic, maintains the voter set, and elects a leader if no replica is in sync."""
+        """An operator creates the topic, maintains the voter set, and elects a leader if no replica has all records."""
         self.scheduler.after(self.reaction_ms, self._operate)
         active = self.active_host()
         if active is None:
@@ -273,7 +273,7 @@ class World(PartitionWatch, QuorumWatch):
         partition = self.newest.partition(NAME)
         if partition is None:
             self._create(self.live())
-        elif not partition.isr and set(partition.replicas) <= set(self.live()):
+        elif not (partition.isr or partition.eligible_leader_replicas) and set(partition.replicas) <= set(self.live()):
             self.elect_most_complete(partition.replicas)
 
     def _create(self, live: list[int]) -> None:

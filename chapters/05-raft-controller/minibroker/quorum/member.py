@@ -19,6 +19,7 @@ from minibroker.controller.describing import DescribeTopicPartitions
 from minibroker.controller.keys import MAX_REQUEST_PARTITION_SIZE_LIMIT, process_roles
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.metadata.authority import METADATA_LOG_CONFIG
+from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import Image
 from minibroker.partitions import access as partition_access
 from minibroker.partitions.access import Access, Filter, Place
@@ -50,7 +51,7 @@ from minibroker.replicas.forwarding import Forwarded
 from minibroker.replicas.membership import Membership
 from minibroker.replicas.registration import Registration
 from minibroker.replication.epochs import EpochCache
-from minibroker.replication.keys import quorum_voters
+from minibroker.replication.keys import MIN_INSYNC_REPLICAS, quorum_voters
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.wire.apis import ApiKey
@@ -167,6 +168,7 @@ class QuorumMember(Membership):
             clock=wall_clock_ms,
             done=self._on_done,
             features=self._features,
+            configs=self._min_isr(),
         )
         controller.on_active = self._on_active
         self.authority = ClusterAuthority(controller, self.peers, self.me, self._on_done)
@@ -183,6 +185,15 @@ class QuorumMember(Membership):
         controller.image = self.quorum.snapshotting.image()
         self._calls = ControllerCalls(machine, self.quorum, lambda node_id: self._address_of(node_id) is not None)
         self.authority.subscribe(self._registration.on_image)
+
+    def _min_isr(self) -> Mapping[str, str]:
+        """`min.insync.replicas` of this node's file, for all brokers (KIP-966).
+
+        The controller decides from the metadata alone which replicas are eligible to lead. Without this value it would
+        assume 1, the default, and remember fewer of them.
+        """
+        value = MIN_INSYNC_REPLICAS.of(TopicConfig({}, self._config))
+        return {MIN_INSYNC_REPLICAS.name: str(value)} if value > 1 else {}
 
     def _check_voters(self, identity: Identity) -> None:
         """Check the configured voters against those in the log. If they differ, they may be of two clusters."""
