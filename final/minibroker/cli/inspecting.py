@@ -151,7 +151,8 @@ def _silent_ms(state: QuorumReplica | None, leader: QuorumReplica | None) -> int
 
 
 def _partitions(client: Client, moves: dict[TopicPartition, Reassignment]) -> list[Partition]:
-    topics = sorted(admin.describe_topics(client).values(), key=lambda it: it.name)
+    described = admin.describe_eligible(client, admin.describe_topics(client))
+    topics = sorted(described.values(), key=lambda it: it.name)
     configs = admin.describe_configs(client, ResourceType.TOPIC, [it.name for it in topics], keys=[_MIN_ISR])
     found = []
     for topic in topics:
@@ -166,6 +167,8 @@ def _partitions(client: Client, moves: dict[TopicPartition, Reassignment]) -> li
                     leader_id=it.leader_id,
                     replicas=it.replicas,
                     isr=it.isr,
+                    eligible=it.eligible,
+                    last_leader=it.last_leader,
                     adding=moves[name].adding if name in moves else (),
                     min_insync_replicas=min_insync_replicas,
                 )

@@ -69,6 +69,9 @@ class Partition:
     replicas: Sequence[int]
     isr: Sequence[int]
     adding: Sequence[int] = ()
+    eligible: Sequence[int] = ()
+    """Replicas that are not in sync, but have every acknowledged record."""
+    last_leader: int = -1
     min_insync_replicas: int = 1
 
     @property
@@ -159,7 +162,7 @@ def _offline(facts: Facts) -> Iterable[Finding]:
     found = [it for it in facts.partitions if it.is_offline]
     if not found:
         return
-    holders = sorted({node_id for it in found for node_id in it.isr})
+    holders = sorted({node_id for it in found for node_id in (*it.isr, *it.eligible)})
     one = found[0]
     unclean = f"`minibroker topics elect-leaders {one.topic} --partition {one.number} --unclean`"
     if holders:

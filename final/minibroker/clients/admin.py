@@ -6,11 +6,11 @@ partition, `BrokerErrors` for several. The parts that were not refused have been
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minibroker.client.addresses import Address
-from minibroker.client.errors import BrokerError
+from minibroker.client.errors import BrokerError, UnsupportedByBroker
 from minibroker.clients import dialogues
 from minibroker.clients.blocking import Client
 from minibroker.clients.core import Ask, Core, Dialogue
@@ -20,6 +20,12 @@ from minibroker.controller.tables.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
+)
+from minibroker.controller.tables.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponsePartition,
+    TopicRequest,
 )
 from minibroker.controller.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
 from minibroker.controller.tables.unregister_broker import UnregisterBrokerRequest
@@ -132,6 +138,10 @@ class DescribedPartition:
     isr: Sequence[int]
     offline: Sequence[int]
     error_code: int
+    eligible: Sequence[int] = ()
+    """Replicas outside the ISR that may lead without a loss (KIP-966), if `describe_eligible` was asked."""
+    last_leader: int = -1
+    """The last leader, while no replica is in sync, if `describe_eligible` was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +326,41 @@ def describe_topics(client: Client, topics: Iterable[str] | None = None) -> dict
     response = client.metadata(None if topics is None else list(topics))
     raise_errors({f"topic {it.name}": (it.error_code, None) for it in response.topics})
     return {it.name: _described(it, it.name) for it in response.topics if it.name is not None}
+
+
+def describe_eligible(client: Client, topics: Mapping[str, DescribedTopic]) -> dict[str, DescribedTopic]:
+    """The same topics with their eligible leader replicas; an older broker does not know them."""
+    # A partition whose replicas are all in sync has no eligible ones.
+    names = [name for name, it in topics.items() if any(len(one.isr) < len(one.replicas) for one in it.partitions)]
+    found: dict[TopicPartition, DescribeTopicPartitionsResponsePartition] = {}
+    cursor: Cursor | None = None
+    while names:
+        request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=it) for it in names], cursor=cursor)
+        try:
+            response = client.send(request)
+        except UnsupportedByBroker:
+            break
+        for topic in response.topics:
+            found |= {TopicPartition(topic.name, it.partition_index): it for it in topic.partitions}
+        cursor = response.next_cursor
+        if cursor is None:
+            break
+    return {
+        name: replace(
+            topic,
+            partitions=[_with_eligible(it, found.get(TopicPartition(name, it.partition))) for it in topic.partitions],
+        )
+        for name, topic in topics.items()
+    }
+
+
+def _with_eligible(
+    partition: DescribedPartition, found: DescribeTopicPartitionsResponsePartition | None
+) -> DescribedPartition:
+    if found is None:
+        return partition
+    last_known = found.last_known_elr or [-1]
+    return replace(partition, eligible=tuple(found.eligible_leader_replicas or ()), last_leader=last_known[0])
 
 
 def _described(topic: MetadataResponseTopic, name: str) -> DescribedTopic:

@@ -18,7 +18,7 @@ from minibroker.partitions.registry import Registry
 from minibroker.partitions.server import Tracer
 from minibroker.partitions.store import Store
 from minibroker.replicas import access, epoch_file
-from minibroker.replicas.disk import WatchedFiles, disk_usage
+from minibroker.replicas.disk import WatchedFiles, disk_usage, loses_records
 from minibroker.replicas.fetching import Fetchers
 from minibroker.replicas.membership import Membership
 from minibroker.replicas.proposing import Outbox, Proposer
@@ -211,7 +211,9 @@ def watched_machine(config: NodeConfig, tracer: Tracer | None = None) -> Machine
             f"node {config.node_id} ends, because its disk refused to {what} ({error.strerror}). Nothing more is"
             " written here: free some space or replace the disk, then start the node again"
         )
-        epoch_file.forget_broker_epoch(machine.path)
+        # A node that may have lost records must not count as complete when it starts again.
+        if loses_records(what, error):
+            epoch_file.forget_broker_epoch(machine.path)
         # This code may run on another thread, in the middle of a write, so the event loop ends the machine afterwards.
         loop.call_soon_threadsafe(machine.fail, failure)
 
