@@ -166,7 +166,7 @@ def test_a_node_whose_log_has_no_room_ends_and_the_others_go_on(cluster: Failing
 
 
 def fill_and_end(cluster: FailingCluster) -> None:
-    """Wait until full disks have ended a majority of the nodes. The last one may have nothing to write: it is killed."""
+    """Wait until full disks have ended two nodes. The last one may have nothing to write: it is killed."""
     eventually(lambda: len(cluster.living()) < len(EVERYBODY) - 1, "full disks end nodes", seconds=60)
     for node in cluster.nodes.values():
         if node.is_alive():
