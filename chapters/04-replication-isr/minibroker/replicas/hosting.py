@@ -25,6 +25,7 @@ from minibroker.replicas.proposing import Outbox, Proposer
 from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
 from minibroker.replication.keys import HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, REPLICA_LAG_TIME_MAX_MS
 from minibroker.replication.log_dirs import DescribeLogDirs
+from minibroker.replication.log_info import GetReplicaLogInfo
 from minibroker.replication.opening import HIGH_WATERMARKS, OpenTransactions, RulesFor, open_replica, usual_rules
 from minibroker.replication.replica import LeadershipListener, Replica
 from minibroker.replication.throttling import ReplicationQuotas
@@ -150,6 +151,8 @@ class Hosted:
         registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(store, self.replica))
         registry.add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(store))
         registry.add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(store.logs, lambda: disk_usage(self._machine.path)))
+        log_info = GetReplicaLogInfo(store.topic_name, self.replica, lambda: self._cluster.me.broker_epoch)
+        registry.add(ApiKey.GET_REPLICA_LOG_INFO, log_info)
 
     # Working ----------------------------------------------------------------------------------------------------------
 

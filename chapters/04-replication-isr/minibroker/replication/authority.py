@@ -16,9 +16,10 @@ they counted as replicated. So a node that cannot prove that its logs are comple
 it registers (KIP-966). A partition that it led gets a new leader epoch.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from minibroker.metadata.broker_commands import BrokerDescription, Registration, register
 from minibroker.metadata.configs import NodeConfig, TopicConfig
@@ -182,6 +183,16 @@ def _changed(
 # Electing leaders -----------------------------------------------------------------------------------------------------
 
 
+class LogEnd(NamedTuple):
+    """Where a log ends: the leader epoch of its last record, and the offset after it. A later end has more records."""
+
+    leader_epoch: int
+    offset: int
+
+
+_UNKNOWN_END = LogEnd(-1, -1)
+
+
 class Election(IntEnum):
     """The kind of an election, with Kafka's numbers."""
 
@@ -194,6 +205,8 @@ class Elected(Outcome[TopicPartition]):
     """The result of an election."""
 
     leader: int = NO_LEADER
+    end: LogEnd | None = None
+    """Where the leader's log ends, if the election was unclean and the leader has said so."""
 
 
 @dataclass(frozen=True)
@@ -201,8 +214,9 @@ class ElectLeaders(Command[list[Elected]]):
     """Elect leaders: for each partition the first replica that is in sync and alive. `live` has the ids of live nodes.
 
     A preferred election also moves leadership from a live leader to the preferred leader, the first replica. If no
-    in-sync replica is alive, an unclean election chooses the first live replica; the records that it lacks are lost.
-    `amend` may add other changes to the record of an election.
+    in-sync replica is alive, an unclean election chooses the live replica with the longest log; the records that it
+    lacks are lost. `ends` says where the logs of live replicas end. `amend` may add other changes to the record of an
+    election.
     """
 
     partitions: Sequence[TopicPartition]
@@ -210,6 +224,7 @@ class ElectLeaders(Command[list[Elected]]):
     node: NodeConfig
     kind: Election = Election.PREFERRED
     amend: Callable[[PartitionChangeRecord, PartitionImage], object] | None = field(default=None, repr=False)
+    ends: Mapping[TopicPartition, Mapping[int, LogEnd]] = field(default_factory=dict)
 
     def run(self, image: Image, records: Records) -> list[Elected]:
         """Decide about each partition separately."""
@@ -221,7 +236,7 @@ class ElectLeaders(Command[list[Elected]]):
         if topic is None or partition is None:
             return Elected(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {name.directory}")
         try:
-            leader = self._choose(image, topic, partition)
+            leader = self._choose(image, topic, partition, name)
         except Refused as refused:
             return Elected(name, refused.code, str(refused), leader=partition.leader)
         # A leader that was not in sync is the only one in sync now: no other replica is known to have its records.
@@ -230,9 +245,10 @@ class ElectLeaders(Command[list[Elected]]):
         if self.amend is not None:
             self.amend(record, partition)
         records.add([with_eligible(record, image, topic.name, partition, live=self.live)])
-        return Elected(name, leader=leader)
+        is_clean = leader in (*partition.isr, *partition.eligible_leader_replicas)
+        return Elected(name, leader=leader, end=None if is_clean else self.ends.get(name, {}).get(leader))
 
-    def _choose(self, image: Image, topic: TopicImage, partition: PartitionImage) -> int:
+    def _choose(self, image: Image, topic: TopicImage, partition: PartitionImage, name: TopicPartition) -> int:
         """The new leader."""
         # A node in `self.live` may have been fenced in the meantime, so it must also be alive in the image.
         known = image.live_brokers()
@@ -245,10 +261,21 @@ class ElectLeaders(Command[list[Elected]]):
         if complete:
             return complete[0]
         if live and (self.kind is Election.UNCLEAN or self._allows_unclean(image, topic.name)):
-            # Replicas that a reassignment is still adding come last, because they have fewer records.
-            return min(live, key=lambda it: it in partition.adding_replicas)
+            return self._most_complete(partition, live, self.ends.get(name, {}))
         message = f"{_complete_ones(partition)} is alive; an unclean election would lose records"
         raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
+
+    def _most_complete(self, partition: PartitionImage, live: Sequence[int], ends: Mapping[int, LogEnd]) -> int:
+        # The longest log of the latest leader has the most records. If two are equal, or no replica has said where its
+        # log ends, the last leader comes first. Replicas that a reassignment is still adding come last.
+        return max(
+            live,
+            key=lambda it: (
+                ends.get(it, _UNKNOWN_END),
+                it in partition.last_known_elr,
+                it not in partition.adding_replicas,
+            ),
+        )
 
     def _preferred(self, partition: PartitionImage, in_sync: Collection[int]) -> int:
         """The preferred leader, for a partition whose leader is alive."""

@@ -14,7 +14,7 @@ leads as soon as it is live. Any other replica is elected only where the topic h
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from minibroker.controller.reassignment import elect_moving_leaders
 from minibroker.controller.records import BrokerRegistrationChangeRecord, UnregisterBrokerRecord
@@ -22,6 +22,7 @@ from minibroker.metadata.broker_commands import BrokerDescription, Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command, Outcome, Records
 from minibroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
+from minibroker.replication.answering import LogEnds
 from minibroker.replication.authority import Elected, change_on_return, register_replicas
 from minibroker.replication.eligible import is_enabled, with_eligible
 from minibroker.replication.records import PartitionChangeRecord
@@ -253,26 +254,33 @@ class FenceBroker(Command[bool]):
         return False
 
 
+def leaderless(image: Image) -> list[TopicPartition]:
+    """The partitions without a leader."""
+    return [
+        TopicPartition(topic.name, number)
+        for topic in image.topics.values()
+        for number, partition in topic.partitions.items()
+        if partition.leader == NO_LEADER
+    ]
+
+
 @dataclass(frozen=True)
 class LeadUncleanly(Command[list[Elected]]):
     """Elect a live replica that is not in sync, where there is no leader and `unclean.leader.election.enable` is set.
 
     The command looks at all partitions, because fencing or unfencing a broker can change many of them. The result is
-    the partitions that have got a leader. Records that only the in-sync replicas had are lost.
+    the partitions that have got a leader. Records that only the in-sync replicas had are lost. `ends` says where the
+    logs of live replicas end: the longest one leads.
     """
 
     node: NodeConfig
+    ends: LogEnds = field(default_factory=dict)
     records_max = None
 
     def run(self, image: Image, records: Records) -> list[Elected]:
         """Try every partition without a leader. Chapter 04's election refuses it if the topic does not allow it."""
-        leaderless = [
-            TopicPartition(topic.name, number)
-            for topic in image.topics.values()
-            for number, partition in topic.partitions.items()
-            if partition.leader == NO_LEADER
-        ]
-        tried = elect_moving_leaders(leaderless, image.live_brokers(), self.node).run(image, records)
+        command = elect_moving_leaders(leaderless(image), image.live_brokers(), self.node)
+        tried = replace(command, ends=self.ends).run(image, records)
         return [it for it in tried if it.code is ErrorCode.NONE]
 
     def refuse(self, code: ErrorCode, message: str) -> list[Elected]:  # noqa: ARG002

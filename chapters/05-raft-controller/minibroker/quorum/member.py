@@ -48,7 +48,9 @@ from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.state import RaftSettings
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replicas.forwarding import Forwarded
+from minibroker.replicas.later import Later
 from minibroker.replicas.membership import Membership
+from minibroker.replicas.recovering import Elections, Recovery
 from minibroker.replicas.registration import Registration
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.keys import MIN_INSYNC_REPLICAS, quorum_voters
@@ -83,6 +85,7 @@ class QuorumMember(Membership):
         self._is_voter = "controller" in process_roles(config)
         self._is_broker = "broker" in process_roles(config)
         self._duties = Duties(config)
+        self._recovery = Recovery(self.peers, lambda: self.authority.image, lambda: self.authority.image.live_brokers())
         self._registration = Registration(machine, self.me, self._ask_for_registration, lambda: self.authority.image)
         self.heartbeats = Heartbeats(
             config, self.me, lambda it: self._calls.ask(it), lambda: self.authority.image, lambda: self.is_active
@@ -225,7 +228,7 @@ class QuorumMember(Membership):
     async def join(self) -> None:
         """Join the quorum. A broker also registers, and reads the metadata at least up to its registration."""
         self.quorum.start()
-        self._machine.begin(self._duties.run(self.authority, self.quorum))
+        self._machine.begin(self._duties.run(self.authority, self.quorum, self._recovery))
         if not self._is_broker:
             await self._calls.await_leader()
             return
@@ -286,7 +289,8 @@ class QuorumMember(Membership):
             live=lambda: self.authority.image.live_brokers(),
             clock=monotonic_ms,
         )
-        registry.add(ApiKey.ELECT_LEADERS, decisions.replication.elect_leaders)
+        elections = Elections(decisions.replication, self._recovery, Later(self._machine.waiting))
+        registry.add(ApiKey.ELECT_LEADERS, elections)
         registry.add(ApiKey.ALTER_PARTITION, decisions.replication.alter_partition)
         registry.add(ApiKey.BROKER_REGISTRATION, decisions.register)
         registry.add(ApiKey.BROKER_HEARTBEAT, decisions.heartbeat)
