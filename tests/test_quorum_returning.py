@@ -3,13 +3,16 @@
 The nodes are processes; the producer is librdkafka, with acks=all.
 """
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from brokers import IS_OURS, unique
+from brokers import IS_OURS, eventually, unique
 from cases import case
 from clients_stock import Message, bounds, confluent_read, confluent_write
 from clusters import LAG_MS_MAX, Node, QuorumCluster
@@ -104,3 +107,53 @@ def test_the_node_that_stopped_last_is_not_needed(cluster: QuorumCluster) -> Non
             for partition in range(3):
                 cluster.await_isr(ledger.topic, *EVERYBODY, partition=partition)
     ledger.check()
+
+
+def run(cluster: QuorumCluster, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line against the cluster."""
+    command = [sys.executable, "-m", "minibroker.cli", *words, "--bootstrap-server", cluster.bootstrap]
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
+
+
+def lose_power(cluster: QuorumCluster) -> None:
+    """Kill all nodes. None can prove afterwards that it still has all its records."""
+    for node in cluster.nodes.values():
+        node.kill()
+        (node.data / "broker-epoch").unlink()
+
+
+def test_an_unclean_election_takes_the_longest_log_and_says_before_what_is_lost(cluster: QuorumCluster) -> None:
+    topic = cluster.create(unique("unclean"), [[1, 2, 3]])
+    confluent_write(cluster.bootstrap, topic, [Message(b"%d" % it) for it in range(20)], acks="all")
+    # Node 1, the first replica, misses the last records.
+    cluster[1].kill()
+    cluster.await_isr(topic, 2, 3)
+    confluent_write(cluster.bootstrap, topic, [Message(b"%d" % it) for it in range(20, 40)], acks="all")
+    lose_power(cluster)
+    cluster.start()
+    elect = ("topics", "elect-leaders", topic, "--unclean")
+    expected = f"{topic}-0: node 2 would lead, whose log ends at offset 40; no other replica has more\n"
+    eventually(lambda: run(cluster, *elect, "--dry-run").stdout == expected, "all replicas say where their logs end")
+    status = run(cluster, "cluster", "status").stdout
+    assert f"{topic}-0 has no leader: no replica is known to have all the records" in status
+    assert "node 2 would lead, whose log ends at offset 40" in status
+    refused = run(cluster, *elect)
+    assert refused.returncode == 1
+    assert "confirm it with --yes" in refused.stderr
+    done = run(cluster, *elect, "--yes")
+    assert (done.returncode, done.stdout) == (0, f"{expected}{topic}-0: node 2 leads\n"), done.stderr
+    cluster.await_isr(topic, *EVERYBODY)
+    assert bounds(cluster.bootstrap, topic) == (0, 40)
+
+
+def test_eligible_replicas_are_shown(cluster: QuorumCluster) -> None:
+    topic = cluster.create(unique("shown"), [[1, 2, 3]], min_insync_replicas=3)
+    cluster[3].stop()
+    cluster.await_isr(topic, 1, 2)
+    shown = eventually(lambda: run(cluster, "topics", "describe", topic).stdout, "the topic is described")
+    assert shown.splitlines()[-1] == "not in sync, but eligible to lead without a loss: 0 (node 3)"
+    (described,) = json.loads(run(cluster, "topics", "describe", topic, "--format", "json").stdout)
+    assert described["partitions"][0]["eligible_leader_replicas"] == [3]
+    cluster[3].restart()
+    cluster.await_isr(topic, *EVERYBODY)
+    assert "eligible" not in run(cluster, "topics", "describe", topic).stdout

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minibroker.client.addresses import Address
-from minibroker.client.errors import BrokerError, UnsupportedByBroker
+from minibroker.client.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    ConnectionLost,
+    RequestTimedOut,
+    UnsupportedByBroker,
+)
 from minibroker.clients import dialogues
 from minibroker.clients.blocking import Client
 from minibroker.clients.core import Ask, Core, Dialogue
@@ -69,8 +75,17 @@ from minibroker.wire.tables.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
 )
+from minibroker.wire.tables.list_offsets import (
+    LATEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from minibroker.wire.tables.metadata import MetadataResponseTopic
 from minibroker.wire.uuids import NO_UUID
+
+_ANY_REPLICA = -2  # in place of a replica id: the node answers for its own log, even if it does not lead
+_REPLICA_MS_MAX = 5000
 
 TO_THE_END = -1  # in place of an offset: delete every record
 
@@ -548,6 +563,40 @@ def elect_leaders(
 def _election_codes(response: ElectLeadersResponse) -> list[int]:
     results = response.replica_election_results
     return [response.error_code, *(it.error_code for topic in results for it in topic.partition_result)]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogEnd:
+    """Where a replica's log ends. Of two logs, the greater one is more complete."""
+
+    leader_epoch: int
+    """The leader epoch of its last record."""
+    offset: int
+    """The offset after its last record."""
+
+
+def replica_ends(
+    client: Client, partitions: Mapping[TopicPartition, Iterable[int]]
+) -> dict[TopicPartition, dict[int, LogEnd]]:
+    """Where the logs of these nodes end, for each partition. Nodes that do not answer are left out."""
+    ends: dict[TopicPartition, dict[int, LogEnd]] = {name: {} for name in partitions}
+    for node_id in sorted({it for nodes in partitions.values() for it in nodes}):
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for name, nodes in partitions.items():
+            if node_id in nodes:
+                wanted = ListOffsetsPartition(partition_index=name.partition, timestamp=LATEST_TIMESTAMP)
+                topics.setdefault(name.topic, []).append(wanted)
+        named = [ListOffsetsTopic(name=name, partitions=wanted) for name, wanted in topics.items()]
+        request = ListOffsetsRequest(replica_id=_ANY_REPLICA, isolation_level=0, topics=named)
+        try:
+            response = client.send(request, node_id=node_id, timeout_ms=_REPLICA_MS_MAX)
+        except (BrokerUnavailable, ConnectionLost, RequestTimedOut):
+            continue
+        for topic in response.topics:
+            for it in topic.partitions:
+                if it.error_code == ErrorCode.NONE:
+                    ends[TopicPartition(topic.name, it.partition_index)][node_id] = LogEnd(it.leader_epoch, it.offset)
+    return ends
 
 
 # Records and offsets ------------------------------------------------------------------------------------------------
