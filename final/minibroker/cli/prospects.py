@@ -25,7 +25,7 @@ class Prospect:
         if not self.silent:
             return text + ("" if self.lost else "; no other replica has more")
         nodes = f"node{'s' if len(self.silent) > 1 else ''} {', '.join(map(str, self.silent))}"
-        return f"{text}; what only {nodes} had would be lost, and how much that is can not be known now"
+        return f"{text}; what only {nodes} had would be lost, and how much that is cannot be known now"
 
 
 def prospect(
