@@ -64,8 +64,8 @@ class FullDisk:
                 self.take(1)
             make(file, path, create=create, writable=writable)
 
-        disk.OSFile.pwrite = write_or_fail  # type: ignore[method-assign]
-        disk.OSFile.__init__ = make_or_fail  # type: ignore[method-assign]
+        disk.OSFile.pwrite = write_or_fail  # type: ignore[assignment,method-assign]
+        disk.OSFile.__init__ = make_or_fail  # type: ignore[assignment,method-assign]
 
 
 if __name__ == "__main__":

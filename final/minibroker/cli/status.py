@@ -170,8 +170,10 @@ def _offline(facts: Facts) -> Iterable[Finding]:
     loses = f"the records that it lacks are lost{f' ({one.name}: {one.prospect})' if one.prospect else ''}"
     if holders:
         why = f"only {_nodes(holders)} {_has(holders)} all the records, and {_is(holders)} not running"
-        to_do = f"start {_nodes(holders)}. If {_it(holders)} lost for good, {unclean} elects another replica, and "
-        to_do += loses
+        # One replica that has all the records is enough for a partition.
+        one_of = "one of " if len(found) == 1 and len(holders) > 1 else ""
+        to_do = f"start {one_of}{_nodes(holders)}. If {_it(holders)} lost for good, {unclean} elects another replica, "
+        to_do += f"and {loses}"
     else:
         why = "no replica is known to have all the records"
         to_do = f"start every node that has a replica. Then {unclean} elects the longest log, and {loses}"
