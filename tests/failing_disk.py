@@ -2,6 +2,9 @@
 
 While the file MARK exists, every flush of a file whose path contains the text in MARK fails with EIO, as on Linux after
 a write that did not reach the disk. Each failure is noted at the end of the file `MARK.asked`.
+
+While the file `MARK.full` exists, the disk is full: files grow by a few more bytes together, so that one write is
+accepted in part, and then no file grows and none is made. What is there can be overwritten.
 """
 
 import errno
@@ -11,6 +14,9 @@ from pathlib import Path
 
 from minibroker.cli.main import main
 from minibroker.log import disk
+from minibroker.log.compression import Bytes
+
+LEFT_BYTES = 500
 
 
 def break_flushes(mark: Path) -> None:
@@ -27,6 +33,43 @@ def break_flushes(mark: Path) -> None:
     disk._flush = flush_or_fail  # type: ignore[assignment]
 
 
+class FullDisk:
+    """A disk that is full while a file exists: files grow by a few bytes together, and then no more."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+        self._left = LEFT_BYTES
+
+    def take(self, wanted: int) -> int:
+        """How many of these bytes there is room for; without any room, raise ENOSPC."""
+        if not self._mark.exists():
+            self._left = LEFT_BYTES
+            return wanted
+        if not self._left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken = min(wanted, self._left)
+        self._left -= taken
+        return taken
+
+    def install(self) -> None:
+        write, make = disk.OSFile.pwrite, disk.OSFile.__init__
+
+        def write_or_fail(file: disk.OSFile, data: Bytes, position: int) -> int:
+            growth = min(len(data), max(position + len(data) - file.size(), 0))
+            room = len(data) - growth + (self.take(growth) if growth else 0)
+            return write(file, memoryview(data)[:room], position)
+
+        def make_or_fail(file: disk.OSFile, path: str, *, create: bool, writable: bool) -> None:
+            if create and not os.path.exists(path):
+                self.take(1)
+            make(file, path, create=create, writable=writable)
+
+        disk.OSFile.pwrite = write_or_fail  # type: ignore[assignment,method-assign]
+        disk.OSFile.__init__ = make_or_fail  # type: ignore[assignment,method-assign]
+
+
 if __name__ == "__main__":
-    break_flushes(Path(sys.argv.pop(1)))
+    mark = Path(sys.argv.pop(1))
+    break_flushes(mark)
+    FullDisk(Path(f"{mark}.full")).install()
     main()

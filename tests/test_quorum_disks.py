@@ -40,6 +40,11 @@ class FailingNode(QuorumNode):
         command = super().command(listen)
         return [sys.executable, program, str(self.mark), *command[command.index("serve") :]]
 
+    @property
+    def full(self) -> Path:
+        """While this file exists, the disk is full."""
+        return Path(f"{self.mark}.full")
+
     def last_words(self) -> list[str]:
         return self.logs[-1].read_text().splitlines()
 
@@ -66,17 +71,19 @@ def others(number: int) -> list[int]:
     return [it for it in EVERYBODY if it != number]
 
 
-def check_end(node: FailingNode, *words: str) -> None:
-    """The node ended by itself and said why, in one line and without a traceback."""
+def check_end(node: FailingNode, *words: str, is_whole: bool = False) -> None:
+    """The node ended by itself and said why, in one line and without a traceback.
+
+    If it is not whole, it may lack records that it has acknowledged, and must know that when it starts again.
+    """
     assert node.await_end() == 1
     line = node.last_words()[-1]
     assert line.startswith(f"minibroker serve: node {node.number} ends, because its ")
     for word in words:
         assert word in line
-    assert line.endswith("then start it again")
+    assert line.endswith(("then start it again", "then start the node again"))
     assert not node.complaints(), node.complaints()
-    # After a restart the node may lack records that it has acknowledged.
-    assert not (node.data / "broker-epoch").exists()
+    assert (node.data / "broker-epoch").exists() is is_whole
 
 
 def come_back(cluster: FailingCluster, number: int, topic: str, sender: Sender) -> None:
@@ -152,7 +159,39 @@ def test_a_node_whose_log_has_no_room_ends_and_the_others_go_on(cluster: Failing
         # The first write that reaches the limit is accepted in part, the next one is refused.
         limit = os.path.getsize(file) + 4000
         resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (limit, limit))
-        check_end(node, "write", f"{topic}-0/00000000000000000000.log", "File too large")
+        check_end(node, "write", f"{topic}-0/00000000000000000000.log", "File too large", is_whole=True)
         cluster.leader(topic, among=others(old))
         sender.await_acks()
         come_back(cluster, old, topic, sender)
+
+
+def fill_and_end(cluster: FailingCluster) -> None:
+    """Wait until full disks have ended two nodes. The last one may have nothing to write: it is killed."""
+    eventually(lambda: len(cluster.living()) < len(EVERYBODY) - 1, "full disks end nodes", seconds=60)
+    for node in cluster.nodes.values():
+        if node.is_alive():
+            node.kill()
+        else:
+            check_end(node, "No space left on device", is_whole=True)
+
+
+def test_after_all_disks_were_full_nothing_is_lost_and_the_cluster_goes_on_by_itself(cluster: FailingCluster) -> None:
+    """Each node ends in the middle of a write. All are started again before there is room, as `up` does."""
+    topic = cluster.create(unique("full"), [[1, 2, 3], [2, 3, 1], [3, 1, 2]], min_insync_replicas=2)
+    with Sender(cluster, topic, partitions=3, pause_s=0.0005) as sender:
+        sender.await_acks()
+        for node in cluster.nodes.values():
+            node.full.touch()
+        fill_and_end(cluster)
+        for node in cluster.nodes.values():
+            node.begin()
+        fill_and_end(cluster)
+        for node in cluster.nodes.values():
+            node.full.unlink()
+        cluster.start()
+        for partition in range(3):
+            cluster.await_isr(topic, *EVERYBODY, partition=partition)
+        sender.await_acks()
+        sender.finish()
+    tally, _logs = sender.tally()
+    assert tally.is_well, tally.text()

@@ -37,7 +37,7 @@ def names(keys: Iterable[ApiKey]) -> list[str]:
 def test_requests_between_nodes_are_refused_from_clients() -> None:
     expected = """
         VOTE BEGIN_QUORUM_EPOCH END_QUORUM_EPOCH FETCH_SNAPSHOT ENVELOPE
-        ALTER_PARTITION BROKER_REGISTRATION BROKER_HEARTBEAT ALLOCATE_PRODUCER_IDS
+        ALTER_PARTITION BROKER_REGISTRATION BROKER_HEARTBEAT ALLOCATE_PRODUCER_IDS GET_REPLICA_LOG_INFO
     """
     assert names(key for key, row in access.ROWS.items() if row.caller is Caller.NODE) == sorted(expected.split())
 

@@ -4,12 +4,14 @@ import re
 from dataclasses import replace
 
 import pytest
+from cases import case
 
 from minibroker.cli import inspecting
 from minibroker.cli.inspecting import document, text
+from minibroker.cli.prospects import prospect
 from minibroker.cli.status import Facts, Finding, Node, Partition, Quorum, Role, advice, counts, findings
 from minibroker.cli.tables import table_text
-from minibroker.clients.admin import ClusterDescription, QuorumDescription, QuorumReplica
+from minibroker.clients.admin import ClusterDescription, LogEnd, QuorumDescription, QuorumReplica
 
 ROLES = {1: Role.CONTROLLER, 2: Role.VOTER, 3: Role.VOTER}
 
@@ -214,7 +216,33 @@ def test_a_partition_without_a_leader_comes_first_with_both_ways_to_get_one() ->
 def test_a_partition_without_any_in_sync_replica_needs_an_unclean_election() -> None:
     offline = findings(replace(WELL, partitions=[partition(leader=-1, isr=())]))[0]
     assert offline.what == "orders-0 has no leader: no replica is known to have all the records"
-    assert "--unclean" in offline.to_do
+    assert offline.to_do.startswith("start every node that has a replica. Then `minibroker topics elect-leaders orders")
+    assert offline.to_do.endswith("--unclean` elects the longest log, and the records that it lacks are lost")
+    told = replace(partition(leader=-1, isr=()), prospect=prospect((1, 2, 3), {2: LogEnd(4, 12_199)}))
+    assert findings(replace(WELL, partitions=[told]))[0].to_do.endswith(
+        "the records that it lacks are lost (orders-0: node 2 would lead, whose log ends at offset 12,199; what only "
+        "nodes 1, 3 had would be lost, and how much that is cannot be known now)"
+    )
+
+
+def test_eligible_replicas_have_all_the_records_and_are_to_be_started() -> None:
+    nodes = [node(1), node(2, is_fenced=True), node(3, is_fenced=True)]
+    waits = replace(partition(leader=-1, isr=()), eligible=(2, 3))
+    offline = findings(replace(WELL, nodes=nodes, partitions=[waits]))[0]
+    assert offline.what == "orders-0 has no leader: only nodes 2, 3 have all the records, and are not running"
+    assert offline.to_do.startswith("start one of nodes 2, 3. ")
+
+
+def test_an_unclean_election_is_foretold_by_the_rules_of_the_controller() -> None:
+    end = LogEnd
+    for ends, expected in (
+        ({1: end(4, 10), 2: end(4, 12), 3: end(4, 11)}, "node 2 would lead, whose log ends at offset 12; no other"),
+        ({1: end(4, 10), 2: end(3, 15), 3: end(4, 11)}, "node 3 would lead, whose log ends at offset 11; 4 later rec"),
+        ({1: end(4, 10), 3: end(4, 10)}, "node 3 would lead, whose log ends at offset 10; what only node 2 had would"),
+    ):
+        with case(ends):
+            assert str(prospect((1, 2, 3), ends, last_leader=3)).startswith(expected)
+    assert prospect((1, 2, 3), {}) is None
 
 
 def test_leaders_that_are_not_the_preferred_ones_are_reported() -> None:

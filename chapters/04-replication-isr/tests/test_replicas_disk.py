@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cases import case
 
-from minibroker.replicas.disk import WatchedFiles
+from minibroker.replicas.disk import WatchedFiles, loses_records
 
 FULL = "/dev/full"
 
@@ -61,3 +62,18 @@ def test_after_its_first_error_a_disk_can_only_be_read(tmp_path: Path) -> None:
     assert files.open(f"{tmp_path}/sound", create=False, writable=False).pread(10, 0) == b"kept"
     assert files.list(str(tmp_path)) == ["sound"]
     assert len(told) == 1
+
+
+def test_a_full_disk_loses_nothing_that_was_written_and_a_failed_flush_may() -> None:
+    for what, number, expected in (
+        ("write", errno.ENOSPC, False),
+        ("open", errno.EDQUOT, False),
+        ("write", errno.EFBIG, False),
+        ("flush", errno.ENOSPC, True),
+        ("flush", errno.EIO, True),
+        ("write", errno.EIO, True),
+        ("read", errno.EIO, True),
+        ("write", errno.EROFS, True),
+    ):
+        with case(what, errno.errorcode[number]):
+            assert loses_records(f"{what} data/orders-0/00000000000000000000.log", OSError(number, "")) is expected

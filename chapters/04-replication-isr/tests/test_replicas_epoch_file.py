@@ -5,6 +5,7 @@ from cases import case
 
 from minibroker.log.memory import MemoryFiles
 from minibroker.replicas import epoch_file
+from minibroker.segments import checkpoint
 
 PATH = "data"
 
@@ -45,6 +46,25 @@ def test_the_last_incarnation_counts_and_its_epoch_is_durable(files: MemoryFiles
     for epoch in (17, 18):
         epoch_file.remember_broker_epoch(files, PATH, epoch, "monday")
     files.crash()
+    assert previous(files) == 18
+
+
+def test_a_full_disk_still_remembers_each_incarnation() -> None:
+    """`up` restarts a node on a full disk again and again, and each start registers."""
+    files = MemoryFiles(room_bytes=epoch_file.FILE_BYTES)
+    files.mkdir(PATH)
+    for epoch in (17, 18, 2**63 - 1):
+        epoch_file.remember_broker_epoch(files, PATH, epoch, "0a4f1c6e-93c1-4a0b-8f4e-7d1b1e0c2a55")
+        files.crash()
+        assert previous(files, boot="0a4f1c6e-93c1-4a0b-8f4e-7d1b1e0c2a55") == epoch
+
+
+def test_a_file_of_an_older_version_is_replaced(files: MemoryFiles) -> None:
+    checkpoint.write(
+        files, f"{PATH}/{epoch_file.BROKER_EPOCH}", b'{"version": 0, "brokerEpoch": 17, "bootId": "monday"}'
+    )
+    assert previous(files) == 17
+    epoch_file.remember_broker_epoch(files, PATH, 18, "monday")
     assert previous(files) == 18
 
 

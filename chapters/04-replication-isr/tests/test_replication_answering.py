@@ -212,6 +212,23 @@ def test_a_leader_that_does_not_know_the_watermark_says_so_as_the_version_allows
             assert (answer.error_code, answer.offset) == (ErrorCode.NONE, 1)
 
 
+def test_any_replica_says_where_its_own_log_ends_if_it_is_asked_as_such() -> None:
+    """Kafka's replica id -2. An operator compares the replicas of a partition that has no leader."""
+    stage = play("nodes 1 2 3", "produce a b", "fetch 2", "produce c")
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
+    for node_id, replica_id, expected in (
+        (1, -2, (ErrorCode.NONE, 3, 0)),
+        (2, -2, (ErrorCode.NONE, 2, 0)),
+        (3, -2, (ErrorCode.NONE, 0, -1)),
+        (2, -1, (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)),
+    ):
+        with case(node_id, replica_id):
+            topics = [ListOffsetsTopic(name="orders", partitions=[wanted])]
+            request = ListOffsetsRequest(replica_id=replica_id, topics=topics)
+            answer = Broker(stage, node_id).ask(request).topics[0].partitions[0]
+            assert (answer.error_code, answer.offset, answer.leader_epoch) == expected
+
+
 # DeleteRecords --------------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import pytest
 from cases import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from partitions_broker import Write
 from replication_nodes import ENDPOINTS, TOPIC_ID, AuthorityNode
 
 from minibroker.metadata.broker_commands import RegisterBroker
@@ -14,6 +15,7 @@ from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import decide as hold
 from minibroker.metadata.image import NO_LEADER, PartitionImage
 from minibroker.replication import authority as commands
+from minibroker.replication.records import PartitionChangeRecord
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
@@ -58,6 +60,13 @@ class Authority(AuthorityNode):
     ) -> commands.Elected:
         (elected,) = self.voter.propose(commands.ElectLeaders([NAME], live, node or NodeConfig(), kind)).result
         return elected
+
+    def lose_all_in_sync(self, last_leader: int = -1) -> None:
+        """No replica is in sync, and there is no leader."""
+        record = PartitionChangeRecord(
+            partition_id=0, topic_id=TOPIC_ID, isr=[], leader=NO_LEADER, last_known_elr=[last_leader]
+        )
+        self.voter.propose(Write([record]))
 
     @property
     def state(self) -> tuple[int, int, tuple[int, ...], int]:
@@ -212,6 +221,37 @@ def test_after_an_unclean_election_only_the_leader_is_in_sync(authority: Authori
     authority.shrink(1)
     assert authority.elect(2, 3, kind=commands.Election.UNCLEAN).leader == 2
     assert authority.state == (2, 1, (2,), 2)
+
+
+def test_an_unclean_election_takes_the_longest_log_of_the_latest_leader() -> None:
+    """KIP-966."""
+    end = commands.LogEnd
+    for ends, expected in (
+        ({1: end(4, 10), 2: end(4, 12), 3: end(4, 11)}, 2),
+        ({1: end(4, 10), 2: end(3, 99), 3: end(4, 11)}, 3),
+        ({2: end(4, 10), 3: end(4, 10)}, 2),  # the first in the partition's order
+        ({3: end(0, 0)}, 3),  # one that has not answered comes last
+        ({}, 1),
+        ({7: end(9, 99)}, 1),  # no replica
+    ):
+        with case(ends):
+            authority = Authority()
+            authority.lose_all_in_sync()
+            command = commands.ElectLeaders(
+                [NAME], (1, 2, 3), NodeConfig(), commands.Election.UNCLEAN, ends={NAME: ends}
+            )
+            (elected,) = authority.voter.propose(command).result
+            assert (elected.leader, elected.end) == (expected, ends.get(expected))
+            assert authority.partition.isr == (expected,)
+
+
+def test_if_no_replica_says_where_its_log_ends_the_last_leader_is_elected_uncleanly() -> None:
+    authority = Authority()
+    authority.lose_all_in_sync(last_leader=3)
+    assert authority.elect(1, 2, 3, kind=commands.Election.UNCLEAN).leader == 3
+    authority = Authority()
+    authority.lose_all_in_sync(last_leader=3)
+    assert authority.elect(1, 2, kind=commands.Election.UNCLEAN).leader == 1
 
 
 def test_an_unclean_election_prefers_a_replica_in_sync(authority: Authority) -> None:

@@ -1,5 +1,6 @@
 """Nodes with a controller for tests: three voters on disks in memory. A test delivers their messages, with `pump`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from raft_nodes import QuorumNode, voters
@@ -12,8 +13,10 @@ from minibroker.metadata.broker_commands import Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command, decide
 from minibroker.metadata.image import Image, PartitionImage, fold_all
+from minibroker.metadata.records import FeatureLevelRecord, MetadataRecord
 from minibroker.metadata.topic_commands import CreateTopics, NewTopic
 from minibroker.raft.messages import BeginQuorumEpoch, Vote
+from minibroker.replication.eligible import ELIGIBLE_LEADER_REPLICAS_VERSION, changes_of_min_isr
 from minibroker.segments.checkpoint import TopicPartition
 
 
@@ -92,8 +95,15 @@ class Metadata:
 
     def do(self, command: Command[Any]) -> Any:
         decision = decide(self.image, command)
-        self.image = fold_all(self.image, enumerate(decision.records, start=self.image.offset + 1))
+        self.write([*decision.records, *changes_of_min_isr(self.image, decision.records)])
         return decision.result
+
+    def write(self, records: Sequence[MetadataRecord]) -> None:
+        self.image = fold_all(self.image, enumerate(records, start=self.image.offset + 1))
+
+    def keep_eligible(self) -> None:
+        """Turn on eligible leader replicas (KIP-966)."""
+        self.write([FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS_VERSION, feature_level=1)])
 
     def register(self, broker_id: int, *, incarnation: int = 0, previous: int = -1, log_dirs: str = "") -> int:
         registration = self.try_to_register(broker_id, incarnation=incarnation, previous=previous, log_dirs=log_dirs)

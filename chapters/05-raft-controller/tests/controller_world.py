@@ -61,6 +61,7 @@ class World(PartitionWatch, QuorumWatch):
         "duplicate answered",
         *LEADER_CHANGES,
         "unclean registration",
+        "eligible replica elected",
         "stale incarnation refused",
         DEATH,
         "session expired",
@@ -174,9 +175,17 @@ class World(PartitionWatch, QuorumWatch):
             raise Violation(10, f"node {partition.leader} leads, and is not in the in-sync set {partition.isr}")
         if not set(partition.isr) <= set(partition.replicas):
             raise Violation(13, f"the in-sync set {partition.isr} is not within the replicas {partition.replicas}")
+        self._check_eligible(partition)
         self.check_partition()
         if old is not None and old != partition:
             self._on_partition_changed(old, partition)
+
+    def _check_eligible(self, partition: PartitionImage) -> None:
+        """Each eligible replica has all committed batches, unless it has lost power since (KIP-966)."""
+        for node in map(self._broker, partition.eligible_leader_replicas):
+            missing = self.committed.missing(node.mirror, node.started_at)
+            if missing is not None and not node.is_diminished and node.replica is not None:
+                raise Violation(1, f"{node.name} is eligible without {missing}, which is committed")
 
     def _on_partition_changed(self, old: PartitionImage, new: PartitionImage) -> None:
         if new.partition_epoch <= old.partition_epoch or new.leader_epoch < old.leader_epoch:
@@ -184,6 +193,8 @@ class World(PartitionWatch, QuorumWatch):
         joined = set(new.isr) - set(old.isr)
         if joined or set(old.isr) - set(new.isr):
             self.states.reach("ISR expansion" if joined else "ISR shrink")
+        if new.leader in old.eligible_leader_replicas:
+            self.states.reach("eligible replica elected")
         if old.adding_replicas and not new.adding_replicas and set(old.adding_replicas) <= set(new.replicas):
             self.states.reach("move ended")
         if new.leader == old.leader and new.leader >= 0 and new.leader_epoch == old.leader_epoch:
@@ -264,7 +275,7 @@ class World(PartitionWatch, QuorumWatch):
     # The operator -----------------------------------------------------------------------------------------------------
 
     def _operate(self) -> None:
-        """An operator creates the topic, maintains the voter set, and elects a leader if no replica is in sync."""
+        """An operator creates the topic, maintains the voter set, and elects a leader if no replica has all records."""
         self.scheduler.after(self.reaction_ms, self._operate)
         active = self.active_host()
         if active is None:
@@ -273,7 +284,7 @@ class World(PartitionWatch, QuorumWatch):
         partition = self.newest.partition(NAME)
         if partition is None:
             self._create(self.live())
-        elif not partition.isr and set(partition.replicas) <= set(self.live()):
+        elif not (partition.isr or partition.eligible_leader_replicas) and set(partition.replicas) <= set(self.live()):
             self.elect_most_complete(partition.replicas)
 
     def _create(self, live: list[int]) -> None:

@@ -83,7 +83,7 @@ def describe(bootstrap: str, names: Sequence[str], format_: str) -> None:
     """Show topics in full, all topics if none is named."""
     with connected(bootstrap) as client:
         demand_topics(client, names)
-        found = admin.describe_topics(client, names or None)
+        found = admin.describe_eligible(client, admin.describe_topics(client, names or None))
         topics = [topic for topic in found.values() if names or not topic.is_internal]
         topics.sort(key=lambda topic: topic.name)
         details = _details(client, topics)
@@ -154,7 +154,12 @@ def _warnings(topic: DescribedTopic) -> list[str]:
     """One line for each problem, with the partitions that have it."""
     behind = [str(it.partition) for it in topic.partitions if len(it.isr) < len(it.replicas)]
     headless = [str(it.partition) for it in topic.partitions if it.leader_id < 0]
-    found = {"under-replicated, not all replicas are in sync": behind, "without a leader": headless}
+    eligible = [f"{it.partition} (node {','.join(map(str, it.eligible))})" for it in topic.partitions if it.eligible]
+    found = {
+        "under-replicated, not all replicas are in sync": behind,
+        "without a leader": headless,
+        "not in sync, but eligible to lead without a loss": eligible,
+    }
     return [f"{what}: {', '.join(partitions)}" for what, partitions in found.items() if partitions]
 
 
@@ -177,6 +182,8 @@ def _partitions(topic: DescribedTopic, details: Details) -> list[dict[str, Any]]
                 "leader": it.leader_id if it.leader_id >= 0 else None,
                 "replicas": list(it.replicas),
                 "isr": list(it.isr),
+                "eligible_leader_replicas": list(it.eligible),
+                "last_leader": it.last_leader if it.last_leader >= 0 else None,
                 "log_start_offset": details.starts.get(name),
                 "log_end_offset": details.ends.get(name),
                 "bytes": details.sizes.get(name),

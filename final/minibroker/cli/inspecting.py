@@ -8,6 +8,7 @@ from dataclasses import replace
 import click
 
 from minibroker.cli.connecting import FAILURES, connected
+from minibroker.cli.prospects import Prospect, prospect
 from minibroker.cli.status import (
     SILENT_MS_MAX,
     Facts,
@@ -22,7 +23,14 @@ from minibroker.cli.status import (
 from minibroker.cli.tables import NOT_KNOWN, counted, echo_json, table_text
 from minibroker.client.errors import ClientError
 from minibroker.clients import admin
-from minibroker.clients.admin import ClusterDescription, QuorumDescription, QuorumReplica, Reassignment, ResourceType
+from minibroker.clients.admin import (
+    ClusterDescription,
+    DescribedTopic,
+    QuorumDescription,
+    QuorumReplica,
+    Reassignment,
+    ResourceType,
+)
 from minibroker.clients.blocking import Client, connect
 from minibroker.clients.routing import parse_addresses
 from minibroker.segments.checkpoint import TopicPartition
@@ -151,8 +159,10 @@ def _silent_ms(state: QuorumReplica | None, leader: QuorumReplica | None) -> int
 
 
 def _partitions(client: Client, moves: dict[TopicPartition, Reassignment]) -> list[Partition]:
-    topics = sorted(admin.describe_topics(client).values(), key=lambda it: it.name)
+    described = admin.describe_eligible(client, admin.describe_topics(client))
+    topics = sorted(described.values(), key=lambda it: it.name)
     configs = admin.describe_configs(client, ResourceType.TOPIC, [it.name for it in topics], keys=[_MIN_ISR])
+    prospects = _prospects(client, topics)
     found = []
     for topic in topics:
         min_insync_replicas = int(configs[topic.name][_MIN_ISR].value or 1)
@@ -166,11 +176,24 @@ def _partitions(client: Client, moves: dict[TopicPartition, Reassignment]) -> li
                     leader_id=it.leader_id,
                     replicas=it.replicas,
                     isr=it.isr,
+                    eligible=it.eligible,
+                    prospect=prospects.get(name),
                     adding=moves[name].adding if name in moves else (),
                     min_insync_replicas=min_insync_replicas,
                 )
             )
     return found
+
+
+def _prospects(client: Client, topics: Iterable[DescribedTopic]) -> dict[TopicPartition, Prospect | None]:
+    """What an unclean election would do with the first partition that has no leader; the advice names only that one."""
+    offline = ((TopicPartition(it.name, one.partition), one) for it in topics for one in it.partitions)
+    first = next(((name, it) for name, it in offline if it.leader_id < 0), None)
+    if first is None:
+        return {}
+    name, it = first
+    ends = admin.replica_ends(client, {name: [one for one in it.replicas if one not in it.offline]})
+    return {name: prospect(it.replicas, ends[name], last_leader=it.last_leader)}
 
 
 # Showing --------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Moves partitions and elects their leaders, for `minibroker topics reassign` and `elect-leaders`."""
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 
@@ -7,6 +8,7 @@ import click
 
 from minibroker.cli import replica_placement
 from minibroker.cli.connecting import connected, demand_topics
+from minibroker.cli.prospects import Prospect, prospect
 from minibroker.cli.replica_placement import Racks
 from minibroker.cli.tables import counted, echo_json, table_text
 from minibroker.clients import admin
@@ -161,18 +163,53 @@ def list_moves(bootstrap: str, topic: str | None, format_: str) -> None:
         click.echo("no moves are under way", err=True)
 
 
-def elect(bootstrap: str, topic: str | None, *, partition: int | None, is_unclean: bool) -> None:
-    """Elect preferred leaders; with `is_unclean`, elect any live replica where a partition has no leader."""
+def elect(bootstrap: str, topic: str | None, *, partition: int | None) -> None:
+    """Elect preferred leaders."""
     with connected(bootstrap) as client:
         wanted = None if topic is None else _partitions(client, topic, partition)
-        elected = sorted(admin.elect_leaders(client, wanted, is_unclean=is_unclean))
-        leaders = _leaders(client, elected, is_unclean=is_unclean)
-    for name, leader_id in leaders.items():
-        click.echo(f"{name}: node {leader_id} leads")
+        elected = _elect(client, wanted, is_unclean=False)
     if not elected:
-        click.echo(
-            "every partition has a leader already" if is_unclean else "every partition has its preferred leader already"
-        )
+        click.echo("every partition has its preferred leader already")
+
+
+def elect_uncleanly(bootstrap: str, topic: str, *, partition: int | None, is_confirmed: bool, is_dry_run: bool) -> None:
+    """Say what would be lost, ask, and elect the longest log where a partition has no leader."""
+    with connected(bootstrap) as client:
+        prospects = _prospects(client, _partitions(client, topic, partition))
+        if not prospects:
+            click.echo("every partition has a leader already")
+            return
+        for name, it in prospects.items():
+            click.echo(f"{name}: {it or 'no replica answers, so none can lead'}")
+        if is_dry_run:
+            click.echo("nothing was done, because of --dry-run", err=True)
+        elif is_confirmed or _confirm():
+            _elect(client, list(prospects), is_unclean=True)
+
+
+def _confirm() -> bool:
+    if not sys.stdin.isatty():
+        raise click.ClickException("an unclean election loses records: confirm it with --yes, or look with --dry-run")
+    return click.confirm("elect these leaders?")
+
+
+def _prospects(client: Client, names: Sequence[TopicPartition]) -> dict[TopicPartition, Prospect | None]:
+    """What an unclean election would do with each of these partitions that has no leader."""
+    topics = admin.describe_eligible(client, admin.describe_topics(client, sorted({it.topic for it in names})))
+    found = {name: topics[name.topic].partitions[name.partition] for name in names}
+    offline = {name: it for name, it in found.items() if it.leader_id < 0}
+    live = {it.node_id for it in admin.describe_cluster(client).nodes} if offline else set()
+    ends = admin.replica_ends(
+        client, {name: [one for one in it.replicas if one in live] for name, it in offline.items()}
+    )
+    return {name: prospect(it.replicas, ends[name], last_leader=it.last_leader) for name, it in sorted(offline.items())}
+
+
+def _elect(client: Client, wanted: Sequence[TopicPartition] | None, *, is_unclean: bool) -> list[TopicPartition]:
+    elected = sorted(admin.elect_leaders(client, wanted, is_unclean=is_unclean))
+    for name, leader_id in _leaders(client, elected, is_unclean=is_unclean).items():
+        click.echo(f"{name}: node {leader_id} leads")
+    return elected
 
 
 def _leaders(client: Client, names: Sequence[TopicPartition], *, is_unclean: bool) -> dict[TopicPartition, int]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from minibroker.cli.prospects import Prospect
 from minibroker.cli.tables import counted
 
 SILENT_MS_MAX = 3000
@@ -69,6 +70,10 @@ class Partition:
     replicas: Sequence[int]
     isr: Sequence[int]
     adding: Sequence[int] = ()
+    eligible: Sequence[int] = ()
+    """Replicas that are not in sync, but have every acknowledged record."""
+    prospect: Prospect | None = None
+    """What an unclean election would do, if there is no leader and replicas have answered."""
     min_insync_replicas: int = 1
 
     @property
@@ -159,16 +164,19 @@ def _offline(facts: Facts) -> Iterable[Finding]:
     found = [it for it in facts.partitions if it.is_offline]
     if not found:
         return
-    holders = sorted({node_id for it in found for node_id in it.isr})
+    holders = sorted({node_id for it in found for node_id in (*it.isr, *it.eligible)})
     one = found[0]
     unclean = f"`minibroker topics elect-leaders {one.topic} --partition {one.number} --unclean`"
+    loses = f"the records that it lacks are lost{f' ({one.name}: {one.prospect})' if one.prospect else ''}"
     if holders:
         why = f"only {_nodes(holders)} {_has(holders)} all the records, and {_is(holders)} not running"
-        to_do = f"start {_nodes(holders)}. If {_it(holders)} lost for good, {unclean} elects another replica, and the "
-        to_do += "records that it lacks are lost"
+        # One replica that has all the records is enough for a partition.
+        one_of = "one of " if len(found) == 1 and len(holders) > 1 else ""
+        to_do = f"start {one_of}{_nodes(holders)}. If {_it(holders)} lost for good, {unclean} elects another replica, "
+        to_do += f"and {loses}"
     else:
         why = "no replica is known to have all the records"
-        to_do = f"{unclean} elects one of its replicas, and the records that it lacks are lost"
+        to_do = f"start every node that has a replica. Then {unclean} elects the longest log, and {loses}"
     yield Finding(f"{_names(found)} {_has(found)} no leader: {why}", to_do)
 
 

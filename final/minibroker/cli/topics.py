@@ -198,16 +198,29 @@ def reassign(
     "--unclean",
     "is_unclean",
     is_flag=True,
-    help="Elect any live replica where none in sync is left: the records that it lacks are lost.",
+    help="Elect the live replica with the longest log where none in sync is left: the records that it lacks are lost.",
 )
+@click.option("--dry-run", "is_dry_run", is_flag=True, help="With --unclean, only show what would be lost.")
+@click.option("--yes", "is_confirmed", is_flag=True, help="With --unclean, do not ask for confirmation.")
 @bootstrap_option
-def elect_leaders(name: str | None, partition: int | None, is_unclean: bool, bootstrap: str) -> None:
+def elect_leaders(
+    name: str | None, partition: int | None, is_unclean: bool, is_dry_run: bool, is_confirmed: bool, bootstrap: str
+) -> None:
     """Elect the preferred leader of each partition.
 
     The preferred leader is the first replica. Without a TOPIC, elect leaders in all topics.
     """
-    if name is None and (partition is not None or is_unclean):
-        raise click.UsageError("give the TOPIC." if not is_unclean else "--unclean needs a TOPIC: it loses records.")
+    if is_unclean and name is None:
+        raise click.UsageError("--unclean needs a TOPIC: it loses records.")
+    if partition is not None and name is None:
+        raise click.UsageError("give the TOPIC.")
+    if (is_dry_run or is_confirmed) and not is_unclean:
+        raise click.UsageError("--dry-run and --yes need --unclean: other elections lose nothing.")
     from minibroker.cli import reassigning  # noqa: PLC0415
 
-    reassigning.elect(bootstrap, name, partition=partition, is_unclean=is_unclean)
+    if is_unclean and name is not None:
+        reassigning.elect_uncleanly(
+            bootstrap, name, partition=partition, is_confirmed=is_confirmed, is_dry_run=is_dry_run
+        )
+    else:
+        reassigning.elect(bootstrap, name, partition=partition)

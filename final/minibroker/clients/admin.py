@@ -6,11 +6,17 @@ partition, `BrokerErrors` for several. The parts that were not refused have been
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minibroker.client.addresses import Address
-from minibroker.client.errors import BrokerError
+from minibroker.client.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    ConnectionLost,
+    RequestTimedOut,
+    UnsupportedByBroker,
+)
 from minibroker.clients import dialogues
 from minibroker.clients.blocking import Client
 from minibroker.clients.core import Ask, Core, Dialogue
@@ -20,6 +26,12 @@ from minibroker.controller.tables.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
+)
+from minibroker.controller.tables.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponsePartition,
+    TopicRequest,
 )
 from minibroker.controller.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
 from minibroker.controller.tables.unregister_broker import UnregisterBrokerRequest
@@ -63,8 +75,17 @@ from minibroker.wire.tables.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
 )
+from minibroker.wire.tables.list_offsets import (
+    LATEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from minibroker.wire.tables.metadata import MetadataResponseTopic
 from minibroker.wire.uuids import NO_UUID
+
+_ANY_REPLICA = -2  # in place of a replica id: the node answers for its own log, even if it does not lead
+_REPLICA_MS_MAX = 5000
 
 TO_THE_END = -1  # in place of an offset: delete every record
 
@@ -132,6 +153,10 @@ class DescribedPartition:
     isr: Sequence[int]
     offline: Sequence[int]
     error_code: int
+    eligible: Sequence[int] = ()
+    """Replicas outside the ISR that may lead without a loss (KIP-966), if `describe_eligible` was asked."""
+    last_leader: int = -1
+    """The last leader, while no replica is in sync, if `describe_eligible` was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +341,41 @@ def describe_topics(client: Client, topics: Iterable[str] | None = None) -> dict
     response = client.metadata(None if topics is None else list(topics))
     raise_errors({f"topic {it.name}": (it.error_code, None) for it in response.topics})
     return {it.name: _described(it, it.name) for it in response.topics if it.name is not None}
+
+
+def describe_eligible(client: Client, topics: Mapping[str, DescribedTopic]) -> dict[str, DescribedTopic]:
+    """The same topics with their eligible leader replicas; an older broker does not know them."""
+    # A partition whose replicas are all in sync has no eligible ones.
+    names = [name for name, it in topics.items() if any(len(one.isr) < len(one.replicas) for one in it.partitions)]
+    found: dict[TopicPartition, DescribeTopicPartitionsResponsePartition] = {}
+    cursor: Cursor | None = None
+    while names:
+        request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=it) for it in names], cursor=cursor)
+        try:
+            response = client.send(request)
+        except UnsupportedByBroker:
+            break
+        for topic in response.topics:
+            found |= {TopicPartition(topic.name, it.partition_index): it for it in topic.partitions}
+        cursor = response.next_cursor
+        if cursor is None:
+            break
+    return {
+        name: replace(
+            topic,
+            partitions=[_with_eligible(it, found.get(TopicPartition(name, it.partition))) for it in topic.partitions],
+        )
+        for name, topic in topics.items()
+    }
+
+
+def _with_eligible(
+    partition: DescribedPartition, found: DescribeTopicPartitionsResponsePartition | None
+) -> DescribedPartition:
+    if found is None:
+        return partition
+    last_known = found.last_known_elr or [-1]
+    return replace(partition, eligible=tuple(found.eligible_leader_replicas or ()), last_leader=last_known[0])
 
 
 def _described(topic: MetadataResponseTopic, name: str) -> DescribedTopic:
@@ -503,6 +563,40 @@ def elect_leaders(
 def _election_codes(response: ElectLeadersResponse) -> list[int]:
     results = response.replica_election_results
     return [response.error_code, *(it.error_code for topic in results for it in topic.partition_result)]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogEnd:
+    """Where a replica's log ends. Of two logs, the greater one is more complete."""
+
+    leader_epoch: int
+    """The leader epoch of its last record."""
+    offset: int
+    """The offset after its last record."""
+
+
+def replica_ends(
+    client: Client, partitions: Mapping[TopicPartition, Iterable[int]]
+) -> dict[TopicPartition, dict[int, LogEnd]]:
+    """Where the logs of these nodes end, for each partition. Nodes that do not answer are left out."""
+    ends: dict[TopicPartition, dict[int, LogEnd]] = {name: {} for name in partitions}
+    for node_id in sorted({it for nodes in partitions.values() for it in nodes}):
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for name, nodes in partitions.items():
+            if node_id in nodes:
+                wanted = ListOffsetsPartition(partition_index=name.partition, timestamp=LATEST_TIMESTAMP)
+                topics.setdefault(name.topic, []).append(wanted)
+        named = [ListOffsetsTopic(name=name, partitions=wanted) for name, wanted in topics.items()]
+        request = ListOffsetsRequest(replica_id=_ANY_REPLICA, isolation_level=0, topics=named)
+        try:
+            response = client.send(request, node_id=node_id, timeout_ms=_REPLICA_MS_MAX)
+        except (BrokerUnavailable, ConnectionLost, RequestTimedOut):
+            continue
+        for topic in response.topics:
+            for it in topic.partitions:
+                if it.error_code == ErrorCode.NONE:
+                    ends[TopicPartition(topic.name, it.partition_index)][node_id] = LogEnd(it.leader_epoch, it.offset)
+    return ends
 
 
 # Records and offsets ------------------------------------------------------------------------------------------------

@@ -69,6 +69,10 @@ class PartitionImage:
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     leader_recovery_state: int = 0
+    eligible_leader_replicas: tuple[int, ...] = ()
+    """Replicas outside the in-sync set that have every acknowledged record (KIP-966)."""
+    last_known_elr: tuple[int, ...] = ()
+    """The last leader, while no replica is in sync."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +223,8 @@ class Builder:
             adding_replicas=tuple(record.adding_replicas),
             removing_replicas=tuple(record.removing_replicas),
             leader_recovery_state=record.leader_recovery_state,
+            eligible_leader_replicas=tuple(record.eligible_leader_replicas or ()),
+            last_known_elr=tuple(record.last_known_elr or ()),
         )
 
     def on_config(self, record: ConfigRecord) -> None:

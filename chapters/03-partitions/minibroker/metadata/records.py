@@ -169,6 +169,7 @@ RECORDS: dict[int, type[MetadataRecord]] = {
 # possible, so that older programs can read the log.
 WRITTEN: dict[type[MetadataRecord], int] = {RegisterBrokerRecord: 1}
 _WITH_LOG_DIRS = 3
+_WITH_ELIGIBLE_LEADERS = 2
 
 
 def encode_record(record: MetadataRecord) -> bytes:
@@ -181,9 +182,14 @@ def encode_record(record: MetadataRecord) -> bytes:
 
 
 def _version_of(record: MetadataRecord) -> int:
-    # Without directory ids the older version is enough.
+    # Without directory ids and eligible leader replicas the older version is enough.
     if isinstance(record, RegisterBrokerRecord) and record.log_dirs:
         return _WITH_LOG_DIRS
+    if (
+        getattr(record, "eligible_leader_replicas", None) is not None
+        or getattr(record, "last_known_elr", None) is not None
+    ):
+        return _WITH_ELIGIBLE_LEADERS
     return WRITTEN.get(type(record), 0)
 
 

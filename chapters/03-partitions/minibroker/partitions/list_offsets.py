@@ -27,6 +27,8 @@ LEADER_EPOCH_FROM_VERSION = 4
 OFFSET_NOT_AVAILABLE_FROM_VERSION = 5
 _LEAST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _READ_COMMITTED = 1
+# Kafka's id of a reader that asks any replica, and not the leader, for the end of its own log.
+DEBUGGING_REPLICA = -2
 
 
 class ListOffsets:
@@ -60,8 +62,11 @@ class ListOffsets:
         response = ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=ErrorCode.NONE)
         try:
             partition = self._routes.partition(topic, wanted.partition_index)
-            partition.check_leader(wanted.current_leader_epoch)
-            found = find(partition, wanted.timestamp, reader, version)
+            if reader.replica_id == DEBUGGING_REPLICA and wanted.timestamp == LATEST:
+                found = partition.find_end()
+            else:
+                partition.check_leader(wanted.current_leader_epoch)
+                found = find(partition, wanted.timestamp, reader, version)
         except Refused as refused:
             response.error_code = _code_for(refused.code, version)
             return response

@@ -147,6 +147,9 @@ class Partition(Protocol):
     def find_earliest(self) -> Found:
         """The log start offset, with its leader epoch."""
 
+    def find_end(self) -> Found:
+        """The log end offset of this replica, with the leader epoch of its last record. A follower answers, too."""
+
     def find_latest(self, *, reader: Reader) -> Found:
         """The offset up to which the reader may read."""
 
@@ -350,9 +353,7 @@ class LocalPartition:
 
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Refuse unless this node leads, its disk works, and the request has the same epoch (KIP-320)."""
-        if self.log.failure is not None:
-            # After a disk error, a client must not see records that may be gone after a restart.
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._title} is offline: {self.log.failure}")
+        self._check_disk()
         leader_epoch = self.replica.leader_epoch
         if current_leader_epoch != NO_LEADER_EPOCH and current_leader_epoch != leader_epoch:
             if current_leader_epoch < leader_epoch:
@@ -361,6 +362,11 @@ class LocalPartition:
             message = f"the request has leader epoch {current_leader_epoch}, but this broker knows only {leader_epoch}"
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, message)
         self.replica.check_leading()
+
+    def _check_disk(self) -> None:
+        if self.log.failure is not None:
+            # After a disk error, a client must not see records that may be gone after a restart.
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._title} is offline: {self.log.failure}")
 
     def append(self, batch: memoryview | None, *, acks: int, now_ms: int, origin: Origin = Origin.CLIENT) -> Appended:
         """Check a batch and append it. A duplicate is not appended: the result is its place in the log."""
@@ -425,6 +431,11 @@ class LocalPartition:
         if not reader.is_replica:
             self.replica.check_watermark_is_known()
         return Found(self._bound(reader), NO_TIMESTAMP, self.replica.leader_epoch)
+
+    def find_end(self) -> Found:
+        """The log end offset of this replica, with the leader epoch of its last record. A follower answers, too."""
+        self._check_disk()
+        return Found(self.log_end_offset, NO_TIMESTAMP, self.replica.epoch_of(self.log_end_offset - 1))
 
     def find_time(self, timestamp: int, *, reader: Reader) -> Found:
         """The first record that is not older than `timestamp`."""

@@ -98,6 +98,7 @@ class ApiKey(enum.IntEnum):
     ADD_RAFT_VOTER = 80
     REMOVE_RAFT_VOTER = 81
     UPDATE_RAFT_VOTER = 82
+    GET_REPLICA_LOG_INFO = 93
 
 
 class Api(NamedTuple):

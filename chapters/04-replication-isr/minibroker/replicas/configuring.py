@@ -15,26 +15,25 @@ Kafka answers INVALID_REQUEST unless the broker itself is asked.
 import asyncio
 import copy
 import logging
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 from minibroker.client.errors import ClientError
-from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.partitions.registry import Answer, Call, Handler
-from minibroker.partitions.waiting import Wait, Waiting
+from minibroker.partitions.waiting import Waiting
+from minibroker.replicas.later import Later
 from minibroker.replicas.peers import Peers
 from minibroker.replicas.refusing import refusal
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.schema import Request, Response
+from minibroker.wire.schema import Response
 from minibroker.wire.tables.describe_configs import DescribeConfigsResult
 
 log = logging.getLogger(__name__)
 
 _ASK_MS = 5000
-_TIMEOUT_MS = 30_000
 
 Key = tuple[int, str]
 
@@ -53,10 +52,9 @@ class BrokerConfigs:
     ) -> None:
         self._node_id = node_id
         self._peers = peers
-        self._waiting = waiting
+        self._later = Later(waiting)
         self._brokers = brokers
         self._judge = judge
-        self._tasks: set[asyncio.Task[Response]] = set()
 
     def answer_or_ask_broker(self, call: Call[Any], inner: Handler) -> Answer:
         """The access table's filter for calls about the configurations of single brokers."""
@@ -70,12 +68,14 @@ class BrokerConfigs:
         others = self._named(call) - {self._node_id}
         if not others or call.session.node_id is not None:
             return inner(call)
-        return self._later(call.request, call.version, self._described(call, inner, others))
+        return self._later.answer(call.request, call.version, self._described(call, inner, others))
 
     async def _described(self, call: Call[Any], inner: Handler, others: Collection[int]) -> Response:
         theirs = await asyncio.gather(*(self._described_by(it, call) for it in others))
         names = {str(it) for it in others}
-        here: Any = await self._answered(inner(_about(call, [it for it in _of(call) if not _is_broker(it, names)])))
+        here: Any = await self._later.answered(
+            inner(_about(call, [it for it in _of(call) if not _is_broker(it, names)]))
+        )
         here.results = [*here.results, *(it for results in theirs for it in results)]
         return here  # type: ignore[no-any-return]
 
@@ -99,14 +99,14 @@ class BrokerConfigs:
         if call.session.node_id is not None:
             # Another node asks this broker to validate, or forwards a change that was validated.
             return self._judge(call) if call.request.validate_only else inner(call)
-        return self._later(call.request, call.version, self._altered(call, inner, named))
+        return self._later.answer(call.request, call.version, self._altered(call, inner, named))
 
     async def _altered(self, call: Call[Any], inner: Handler, named: Collection[int]) -> Response:
         verdicts = await asyncio.gather(*(self._verdict(it, call) for it in named))
         found = {_key(it): it for verdict in verdicts for it in verdict if it.error_code}
         left = [it for it in _of(call) if _key(it) not in found]
         nothing = refusal(_about(call, []).request, call.version, ErrorCode.NONE, "")
-        answer: Any = await self._answered(inner(_about(call, left))) if left else nothing
+        answer: Any = await self._later.answered(inner(_about(call, left))) if left else nothing
         found |= {_key(it): it for it in answer.responses}
         answer.responses = [found[_key(it)] for it in _of(call)]
         return answer  # type: ignore[no-any-return]
@@ -116,7 +116,7 @@ class BrokerConfigs:
         asked.request.validate_only = True
         try:
             here = node_id == self._node_id
-            response: Any = await self._answered(self._judge(asked)) if here else await self._send(node_id, asked)
+            response: Any = await self._later.answered(self._judge(asked)) if here else await self._send(node_id, asked)
         except ClientError as error:
             log.info(
                 "broker %d does not answer, so the change to its configuration is not validated: %s", node_id, error
@@ -136,36 +136,6 @@ class BrokerConfigs:
         return await self._peers.send(
             node_id, asked.request, line="clients", timeout_ms=_ASK_MS, version_max=asked.version
         )
-
-    def _later(self, request: Request, version: int, work: Coroutine[Any, Any, Response]) -> Answer:
-        """Wait for a task that asks other brokers, and answer with its result."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-        too_late = f"a broker did not answer within {_TIMEOUT_MS} ms"
-        return Wait(
-            keys=(task,),
-            timeout_ms=_TIMEOUT_MS,
-            attempt=lambda: task.result() if task.done() else None,
-            expire=lambda: refusal(request, version, ErrorCode.REQUEST_TIMED_OUT, too_late),
-        )
-
-    def _on_done(self, task: asyncio.Task[Response]) -> None:
-        self._tasks.discard(task)
-        # Fetch the error, even if the client is gone: otherwise asyncio would log it as never retrieved.
-        if not task.cancelled() and task.exception() is not None:
-            log.debug("a request about configurations was not answered: %s", task.exception())
-        self._waiting.wake(task)
-        self._waiting.settle()
-
-    async def _answered(self, answer: Answer) -> Response:
-        """Return a handler's response; wait for it if it is not ready."""
-        assert answer is not None, "every request about configurations has an answer"
-        if not isinstance(answer, Wait):
-            return answer
-        done: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self._waiting.park(answer, done.set_result, now_ms=monotonic_ms(), fail=done.set_exception)
-        return await done
 
 
 def _of(call: Call[Any]) -> list[Any]:

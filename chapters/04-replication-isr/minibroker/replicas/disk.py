@@ -32,6 +32,19 @@ DISK_ERRORS = frozenset(
     }
 )
 
+# The errors of a disk that has no more room.
+FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+FLUSH = "flush"
+
+
+def loses_records(what: str, error: OSError) -> bool:
+    """Whether a failed operation may have lost records that were written before.
+
+    A full disk refuses new bytes, and keeps the old ones: the torn end of a log is cut at the next start. After any
+    other error, and after a flush that failed for want of room, pages that were written may be gone.
+    """
+    return what.startswith(FLUSH) or error.errno not in FULL_DISK_ERRORS
+
 
 class Watch:
     """Remembers a disk's first error. `on_failed` is called once, on the thread of the failed operation."""
@@ -101,7 +114,7 @@ class WatchedFile:
 
     def fsync(self) -> None:
         """Wait until the data has reached the disk. After a failure nothing is flushed any more."""
-        with self._watch.guard("flush", self._path):
+        with self._watch.guard(FLUSH, self._path):
             self._file.fsync()
 
     def drop_cache(self) -> None:
@@ -156,7 +169,7 @@ class WatchedFiles:
 
     def fsync_directory(self, directory: str) -> None:
         """Flush a directory, so that the names in it are durable."""
-        with self.watch.guard("flush", directory):
+        with self.watch.guard(FLUSH, directory):
             self._files.fsync_directory(directory)
 
 

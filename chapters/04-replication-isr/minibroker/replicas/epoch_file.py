@@ -7,6 +7,10 @@ Otherwise it may have lost records, and must report this when it registers. A di
 too: then the file is removed, if the disk still allows it.
 
     <data>/broker-epoch    {"version": 0, "brokerEpoch": 17, "bootId": "0a4f…"}
+
+A full disk loses nothing that was written before. A node on a full disk can still register, because `up` restarts it
+again and again, and must remember each epoch: otherwise its next start would count as one after a power cut. So the
+file has a fixed size, and is overwritten where it is, which needs no new space.
 """
 
 import json
@@ -15,11 +19,12 @@ import subprocess
 from contextlib import suppress
 
 from minibroker.log.errors import LogError
-from minibroker.log.interfaces import Files
+from minibroker.log.interfaces import Files, write_all
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.segments import checkpoint
 
 BROKER_EPOCH = "broker-epoch"
+FILE_BYTES = 256  # enough for the text with the largest epoch, and within one sector, so that it is never torn
 
 
 def boot_id() -> str | None:
@@ -45,8 +50,18 @@ def previous_broker_epoch(files: Files, path: str, *, boot: str | None, is_clean
 
 def remember_broker_epoch(files: Files, path: str, broker_epoch: int, boot: str | None) -> None:
     """Write the broker epoch of this incarnation, durably."""
-    text = json.dumps({"version": 0, "brokerEpoch": broker_epoch, "bootId": boot})
-    checkpoint.write(files, f"{path}/{BROKER_EPOCH}", text.encode())
+    text = json.dumps({"version": 0, "brokerEpoch": broker_epoch, "bootId": boot}).encode().ljust(FILE_BYTES)
+    name = f"{path}/{BROKER_EPOCH}"
+    # The first file, and one of an older version, is written as a whole.
+    if len(checkpoint.content(files, name) or b"") != len(text):
+        checkpoint.write(files, name, text)
+        return
+    file = files.open(name, create=False)
+    try:
+        write_all(file, text, 0)
+        file.fsync()
+    finally:
+        file.close()
 
 
 def forget_broker_epoch(path: str) -> None:

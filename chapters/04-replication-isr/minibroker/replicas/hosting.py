@@ -18,13 +18,14 @@ from minibroker.partitions.registry import Registry
 from minibroker.partitions.server import Tracer
 from minibroker.partitions.store import Store
 from minibroker.replicas import access, epoch_file
-from minibroker.replicas.disk import WatchedFiles, disk_usage
+from minibroker.replicas.disk import WatchedFiles, disk_usage, loses_records
 from minibroker.replicas.fetching import Fetchers
 from minibroker.replicas.membership import Membership
 from minibroker.replicas.proposing import Outbox, Proposer
 from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
 from minibroker.replication.keys import HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, REPLICA_LAG_TIME_MAX_MS
 from minibroker.replication.log_dirs import DescribeLogDirs
+from minibroker.replication.log_info import GetReplicaLogInfo
 from minibroker.replication.opening import HIGH_WATERMARKS, OpenTransactions, RulesFor, open_replica, usual_rules
 from minibroker.replication.replica import LeadershipListener, Replica
 from minibroker.replication.throttling import ReplicationQuotas
@@ -150,6 +151,8 @@ class Hosted:
         registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(store, self.replica))
         registry.add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(store))
         registry.add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(store.logs, lambda: disk_usage(self._machine.path)))
+        log_info = GetReplicaLogInfo(store.topic_name, self.replica, lambda: self._cluster.me.broker_epoch)
+        registry.add(ApiKey.GET_REPLICA_LOG_INFO, log_info)
 
     # Working ----------------------------------------------------------------------------------------------------------
 
@@ -211,7 +214,9 @@ def watched_machine(config: NodeConfig, tracer: Tracer | None = None) -> Machine
             f"node {config.node_id} ends, because its disk refused to {what} ({error.strerror}). Nothing more is"
             " written here: free some space or replace the disk, then start the node again"
         )
-        epoch_file.forget_broker_epoch(machine.path)
+        # A node that may have lost records must not count as complete when it starts again.
+        if loses_records(what, error):
+            epoch_file.forget_broker_epoch(machine.path)
         # This code may run on another thread, in the middle of a write, so the event loop ends the machine afterwards.
         loop.call_soon_threadsafe(machine.fail, failure)
 

@@ -32,8 +32,10 @@ from minibroker.partitions.serving import Partitions
 from minibroker.partitions.store import METADATA, Store
 from minibroker.replicas import access
 from minibroker.replicas.hosting import Hosted, watched_machine
+from minibroker.replicas.later import Later
 from minibroker.replicas.membership import Membership
 from minibroker.replicas.observer import Observer
+from minibroker.replicas.recovering import Elections, Recovery
 from minibroker.replicas.registration import Registration
 from minibroker.replication.answering import Decisions, described
 from minibroker.replication.authority import RegisterReplicas
@@ -163,7 +165,8 @@ class OneController(Membership):
         """Serve ElectLeaders; on the controller also the requests of brokers, and fetches of the metadata log."""
         self.logins.add_handlers(registry)
         decisions = Decisions(self.authority, self._machine.config, live=self._live)
-        registry.add(ApiKey.ELECT_LEADERS, decisions.elect_leaders)
+        recovery = Recovery(self.peers, lambda: self.authority.image, self._live)
+        registry.add(ApiKey.ELECT_LEADERS, Elections(decisions, recovery, Later(self._machine.waiting)))
         if self.is_active:
             self._register = decisions.register
             registry.add(ApiKey.BROKER_REGISTRATION, self._on_registration)

@@ -5,7 +5,8 @@ go to the controller: AlterPartition, BrokerRegistration and AllocateProducerIds
 operator.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from minibroker.metadata.authority import Authority
@@ -24,6 +25,7 @@ from minibroker.replication.authority import (
     Election,
     ElectLeaders,
     IsrChange,
+    LogEnd,
     RegisterReplicas,
 )
 from minibroker.replication.replica import Replica
@@ -63,6 +65,9 @@ from minibroker.wire.schema import Response
 DECISION_MS_MAX = 30_000
 
 R = TypeVar("R")
+
+LogEnds = Mapping[TopicPartition, Mapping[int, LogEnd]]
+"""Where the logs of partitions end, by node."""
 
 
 class Partitions(Protocol):
@@ -206,14 +211,14 @@ class Decisions:
             expire=lambda: AllocateProducerIdsResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
         )
 
-    def elect_leaders(self, call: Call[ElectLeadersRequest]) -> Answer:
-        """The handler of ElectLeaders: an operator requests elections."""
+    def elect_leaders(self, call: Call[ElectLeadersRequest], ends: LogEnds | None = None) -> Answer:
+        """The handler of ElectLeaders: an operator requests elections. `ends` says where logs end, if it is known."""
         request = call.request
         try:
             kind = Election(request.election_type)
         except ValueError:
             return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST, replica_election_results=[])
-        command = self._elect(self._named(request), self._live(), self._node, kind)
+        command = replace(self._elect(self.named(request), self._live(), self._node, kind), ends=ends or {})
         is_all = request.topic_partitions is None
         return decided(
             self._authority,
@@ -222,7 +227,8 @@ class Decisions:
             timeout_ms=request.timeout_ms,
         )
 
-    def _named(self, request: ElectLeadersRequest) -> list[TopicPartition]:
+    def named(self, request: ElectLeadersRequest) -> list[TopicPartition]:
+        """The partitions that a request names; all of them if it names none."""
         if request.topic_partitions is None:
             topics = self._authority.image.topics.values()
             return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]

@@ -16,15 +16,17 @@ they counted as replicated. So a node that cannot prove that its logs are comple
 it registers (KIP-966). A partition that it led gets a new leader epoch.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from minibroker.metadata.broker_commands import BrokerDescription, Registration, register
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.decision import Command, Outcome, Records
 from minibroker.metadata.errors import Refused
 from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
+from minibroker.replication.eligible import may_lead, with_eligible
 from minibroker.replication.keys import UNCLEAN_LEADER_ELECTION_ENABLE
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.replication.records import PartitionChangeRecord
@@ -71,7 +73,9 @@ def alter_isr(image: Image, broker_id: int, change: IsrChange, records: Records)
     isr = tuple(node_id for node_id, _epoch in change.isr)
     is_news = set(isr) != set(partition.isr)
     if is_news:
-        records.add([_changed(change.topic_id, change.partition, isr=isr)])
+        altered = _changed(change.topic_id, change.partition, isr=isr)
+        name = image.topic_names[change.topic_id]
+        records.add([with_eligible(altered, image, name, partition, live=image.live_brokers())])
     return AlteredPartition(
         change.topic_id,
         change.partition,
@@ -179,6 +183,16 @@ def _changed(
 # Electing leaders -----------------------------------------------------------------------------------------------------
 
 
+class LogEnd(NamedTuple):
+    """Where a log ends: the leader epoch of its last record, and the offset after it. A later end has more records."""
+
+    leader_epoch: int
+    offset: int
+
+
+_UNKNOWN_END = LogEnd(-1, -1)
+
+
 class Election(IntEnum):
     """The kind of an election, with Kafka's numbers."""
 
@@ -191,6 +205,8 @@ class Elected(Outcome[TopicPartition]):
     """The result of an election."""
 
     leader: int = NO_LEADER
+    end: LogEnd | None = None
+    """Where the leader's log ends, if the election was unclean and the leader has said so."""
 
 
 @dataclass(frozen=True)
@@ -198,8 +214,9 @@ class ElectLeaders(Command[list[Elected]]):
     """Elect leaders: for each partition the first replica that is in sync and alive. `live` has the ids of live nodes.
 
     A preferred election also moves leadership from a live leader to the preferred leader, the first replica. If no
-    in-sync replica is alive, an unclean election chooses the first live replica; the records that it lacks are lost.
-    `amend` may add other changes to the record of an election.
+    in-sync replica is alive, an unclean election chooses the live replica with the longest log; the records that it
+    lacks are lost. `ends` says where the logs of live replicas end. `amend` may add other changes to the record of an
+    election.
     """
 
     partitions: Sequence[TopicPartition]
@@ -207,6 +224,7 @@ class ElectLeaders(Command[list[Elected]]):
     node: NodeConfig
     kind: Election = Election.PREFERRED
     amend: Callable[[PartitionChangeRecord, PartitionImage], object] | None = field(default=None, repr=False)
+    ends: Mapping[TopicPartition, Mapping[int, LogEnd]] = field(default_factory=dict)
 
     def run(self, image: Image, records: Records) -> list[Elected]:
         """Decide about each partition separately."""
@@ -218,31 +236,46 @@ class ElectLeaders(Command[list[Elected]]):
         if topic is None or partition is None:
             return Elected(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {name.directory}")
         try:
-            leader, is_clean = self._choose(image, topic, partition)
+            leader = self._choose(image, topic, partition, name)
         except Refused as refused:
             return Elected(name, refused.code, str(refused), leader=partition.leader)
-        # After an unclean election only the leader is in sync: no other replica is known to have its records.
-        record = _changed(topic.topic_id, name.partition, isr=None if is_clean else [leader], leader=leader)
+        # A leader that was not in sync is the only one in sync now: no other replica is known to have its records.
+        isr = None if leader in partition.isr else [leader]
+        record = _changed(topic.topic_id, name.partition, isr=isr, leader=leader)
         if self.amend is not None:
             self.amend(record, partition)
-        records.add([record])
-        return Elected(name, leader=leader)
+        records.add([with_eligible(record, image, topic.name, partition, live=self.live)])
+        is_clean = leader in (*partition.isr, *partition.eligible_leader_replicas)
+        return Elected(name, leader=leader, end=None if is_clean else self.ends.get(name, {}).get(leader))
 
-    def _choose(self, image: Image, topic: TopicImage, partition: PartitionImage) -> tuple[int, bool]:
-        """The new leader, and whether it has all acknowledged records."""
+    def _choose(self, image: Image, topic: TopicImage, partition: PartitionImage, name: TopicPartition) -> int:
+        """The new leader."""
         # A node in `self.live` may have been fenced in the meantime, so it must also be alive in the image.
         known = image.live_brokers()
         live = [it for it in partition.replicas if it in self.live and it in known]
         in_sync = [it for it in live if it in partition.isr]
         if partition.leader in in_sync:
-            return self._preferred(partition, in_sync), True
-        if in_sync:
-            return in_sync[0], True
+            return self._preferred(partition, in_sync)
+        # A replica that is in sync or, if none is alive, one that is eligible has all acknowledged records.
+        complete = may_lead(partition, partition.isr, partition.eligible_leader_replicas, live)
+        if complete:
+            return complete[0]
         if live and (self.kind is Election.UNCLEAN or self._allows_unclean(image, topic.name)):
-            # Replicas that a reassignment is still adding come last, because they have fewer records.
-            return min(live, key=lambda it: it in partition.adding_replicas), False
-        message = f"none of the in-sync replicas {list(partition.isr)} is alive; an unclean election would lose records"
+            return self._most_complete(partition, live, self.ends.get(name, {}))
+        message = f"{_complete_ones(partition)} is alive; an unclean election would lose records"
         raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
+
+    def _most_complete(self, partition: PartitionImage, live: Sequence[int], ends: Mapping[int, LogEnd]) -> int:
+        # The longest log of the latest leader has the most records. If two are equal, or no replica has said where its
+        # log ends, the last leader comes first. Replicas that a reassignment is still adding come last.
+        return max(
+            live,
+            key=lambda it: (
+                ends.get(it, _UNKNOWN_END),
+                it in partition.last_known_elr,
+                it not in partition.adding_replicas,
+            ),
+        )
 
     def _preferred(self, partition: PartitionImage, in_sync: Collection[int]) -> int:
         """The preferred leader, for a partition whose leader is alive."""
@@ -261,6 +294,12 @@ class ElectLeaders(Command[list[Elected]]):
     def refuse(self, code: ErrorCode, message: str) -> list[Elected]:
         """Refuse every partition with the same error."""
         return [Elected(name, code, message) for name in dict.fromkeys(self.partitions)]
+
+
+def _complete_ones(partition: PartitionImage) -> str:
+    eligible = list(partition.eligible_leader_replicas)
+    also = f" and of the eligible replicas {eligible}" if eligible else ""
+    return f"none of the in-sync replicas {list(partition.isr)}{also}"
 
 
 # Registering again ----------------------------------------------------------------------------------------------------
@@ -285,15 +324,17 @@ def change_on_return(
         # The broker stays the leader, but in a new epoch, so that requests to its earlier incarnation are fenced.
         leads = partition.leader == broker_id
         return _changed(topic.topic_id, number, leader=broker_id) if leads else None
-    if broker_id not in partition.isr:
+    if broker_id not in (*partition.isr, *partition.eligible_leader_replicas):
         return None
-    # The broker may lack acknowledged records. If it was the last in-sync replica, only an unclean election can elect a
-    # leader.
+    # The broker may lack acknowledged records. If it was the last in-sync replica, and no replica is eligible, only an
+    # unclean election can elect a leader.
     isr = [it for it in partition.isr if it != broker_id]
-    if partition.leader not in (broker_id, NO_LEADER):
-        return _changed(topic.topic_id, number, isr=isr)
-    candidates = [it for it in partition.replicas if it in isr and it in image.live_brokers()]
-    return _changed(topic.topic_id, number, isr=isr, leader=candidates[0] if candidates else NO_LEADER)
+    live = [it for it in image.live_brokers() if it != broker_id]
+    candidates = [it for it in partition.replicas if it in isr and it in live]
+    is_led = partition.leader not in (broker_id, NO_LEADER)
+    leader = None if is_led else candidates[0] if candidates else NO_LEADER
+    change = _changed(topic.topic_id, number, isr=isr if broker_id in partition.isr else None, leader=leader)
+    return with_eligible(change, image, topic.name, partition, live=live, lost=[broker_id])
 
 
 def register_replicas(broker: BrokerDescription, image: Image, records: Records, on_return: OnReturn) -> Registration:

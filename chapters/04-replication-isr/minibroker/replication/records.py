@@ -58,7 +58,16 @@ def after_change(partition: PartitionImage, change: PartitionChangeRecord) -> Pa
         adding_replicas=_kept(partition.adding_replicas, change.adding_replicas),
         removing_replicas=_kept(partition.removing_replicas, change.removing_replicas),
         leader_recovery_state=change.leader_recovery_state if is_recovery_changed else partition.leader_recovery_state,
+        eligible_leader_replicas=_eligible_after(partition, change),
+        last_known_elr=_kept(partition.last_known_elr, change.last_known_elr),
     )
+
+
+def _eligible_after(partition: PartitionImage, change: PartitionChangeRecord) -> tuple[int, ...]:
+    # A program that does not know eligible leader replicas changes the in-sync set without naming them. Then they no
+    # longer count, because they may lack records.
+    is_outdated = change.eligible_leader_replicas is None and change.isr is not None
+    return () if is_outdated else _kept(partition.eligible_leader_replicas, change.eligible_leader_replicas)
 
 
 def _kept(old: tuple[int, ...], new: list[int] | None) -> tuple[int, ...]:

@@ -18,21 +18,39 @@ from typing import Any, TypeVar
 import minibroker.controller.records  # noqa: F401 - declares records of the log that is folded here
 from minibroker.log.errors import StorageError
 from minibroker.metadata.authority import Listener, Listeners, Proposal, batch_of, read_records
+from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.decision import Command, decide
 from minibroker.metadata.image import Image, fold_all
 from minibroker.metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_LEVEL,
+    SUPPORTED_FEATURES,
+    ConfigRecord,
     FeatureLevelRecord,
+    LevelRange,
     MetadataRecord,
     RemoveTopicRecord,
 )
 from minibroker.raft.node import Raft
+from minibroker.replication.eligible import (
+    ELIGIBLE_LEADER_REPLICAS_LEVEL,
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    changes_of_min_isr,
+)
 from minibroker.wire.codes import ErrorCode
 
 R = TypeVar("R")
 
-FIRST_FEATURES: Mapping[str, int] = {METADATA_VERSION: METADATA_VERSION_LEVEL}
+_NO_CONFIGS: Mapping[str, str] = {}
+FIRST_FEATURES: Mapping[str, int] = {
+    METADATA_VERSION: METADATA_VERSION_LEVEL,
+    ELIGIBLE_LEADER_REPLICAS_VERSION: ELIGIBLE_LEADER_REPLICAS_LEVEL,
+}
+SUPPORTED_BY_CONTROLLER: Mapping[str, LevelRange] = {
+    **SUPPORTED_FEATURES,
+    ELIGIBLE_LEADER_REPLICAS_VERSION: LevelRange(0, ELIGIBLE_LEADER_REPLICAS_LEVEL),
+}
+"""The levels of the features that a node with a controller supports."""
 
 
 @dataclass(slots=True)
@@ -60,14 +78,17 @@ class Controller:
         clock: Callable[[], int],
         done: Callable[[Proposal[Any]], None] = lambda _proposal: None,
         features: Mapping[str, int] = FIRST_FEATURES,
+        configs: Mapping[str, str] = _NO_CONFIGS,
     ) -> None:
         """Begin with the image of a snapshot, or with an empty one. `clock` gives the timestamps of batches.
 
         `features` has the feature levels that this controller sets if they are not set yet, metadata.version first.
+        `configs` has configurations that it sets for all brokers in the same way.
         """
         self.raft = raft
         self.image = image
         self._features = features
+        self._configs = configs
         self._clock = clock
         self._done = done
         self._ahead: Image | None = None
@@ -103,7 +124,7 @@ class Controller:
             return proposal
         # If the disk refuses the write (`StorageError`), answer with KAFKA_STORAGE_ERROR.
         try:
-            self._append(decision.records)
+            self._append([*decision.records, *changes_of_min_isr(self._ahead, decision.records)])
         except StorageError as error:
             proposal.complete(command.refuse(ErrorCode.KAFKA_STORAGE_ERROR, f"metadata could not be written: {error}"))
             return proposal
@@ -175,10 +196,22 @@ class Controller:
         self._active_epoch = self.raft.epoch
         self._ahead = self.image
         # As in Kafka, the first record of the log names the version of the records that follow.
-        missing = [(name, level) for name, level in self._features.items() if name not in self.image.features]
+        missing = [*self._missing_features(), *self._missing_configs()]
         if missing:
-            self._append([FeatureLevelRecord(name=name, feature_level=level) for name, level in missing])
+            self._append(missing)
         self.on_active()
+
+    def _missing_features(self) -> list[MetadataRecord]:
+        missing = [(name, level) for name, level in self._features.items() if name not in self.image.features]
+        return [FeatureLevelRecord(name=name, feature_level=level) for name, level in missing]
+
+    def _missing_configs(self) -> list[MetadataRecord]:
+        known = self.image.configs.get((ConfigResource.BROKER, ""), {})
+        missing = [(name, value) for name, value in self._configs.items() if name not in known]
+        return [
+            ConfigRecord(resource_type=ConfigResource.BROKER, resource_name="", name=name, value=value)
+            for name, value in missing
+        ]
 
     def _deactivate(self) -> None:
         """Stop being the active controller. Whether the uncommitted records will be committed is unknown."""

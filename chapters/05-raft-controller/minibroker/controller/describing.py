@@ -82,7 +82,10 @@ def _page(topics: Sequence[DescribeTopicPartitionsResponseTopic], cursor: Cursor
 def _described_partition(
     alive: frozenset[int], index: int, partition: PartitionImage
 ) -> DescribeTopicPartitionsResponsePartition:
-    # The lists of eligible leader replicas are empty, not null, because the Java client fails on null.
+    # If there are no eligible leader replicas, the lists are empty, not null, because the Java client fails on null.
     return DescribeTopicPartitionsResponsePartition(
-        partition_index=index, eligible_leader_replicas=[], last_known_elr=[], **partition_fields(alive, partition)
+        partition_index=index,
+        eligible_leader_replicas=list(partition.eligible_leader_replicas),
+        last_known_elr=list(partition.last_known_elr),
+        **partition_fields(alive, partition),
     )

@@ -8,13 +8,13 @@
 
 A command that changes the state of a broker changes all its partitions in the same batch of records: the metadata never
 name a dead broker as a leader. The new leader is the first replica, in the partition's order, that is in sync and live.
-A fenced broker leaves the in-sync sets, except where it is the last member: the last in-sync replica is the only one
-that is known to have every acknowledged record. A replica that is not in sync is elected only where the topic has
-`unclean.leader.election.enable`.
+A fenced broker leaves the in-sync sets. If too few replicas are in sync then, it still has every acknowledged record,
+and the metadata remember it as eligible (`minibroker.replication.eligible`): if no replica is in sync, an eligible one
+leads as soon as it is live. Any other replica is elected only where the topic has `unclean.leader.election.enable`.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from minibroker.controller.reassignment import elect_moving_leaders
 from minibroker.controller.records import BrokerRegistrationChangeRecord, UnregisterBrokerRecord
@@ -22,7 +22,9 @@ from minibroker.metadata.broker_commands import BrokerDescription, Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command, Outcome, Records
 from minibroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
+from minibroker.replication.answering import LogEnds
 from minibroker.replication.authority import Elected, change_on_return, register_replicas
+from minibroker.replication.eligible import is_enabled, with_eligible
 from minibroker.replication.records import PartitionChangeRecord
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
@@ -60,6 +62,22 @@ def without(
     return change if change.isr is not None or partition.leader == gone else None
 
 
+def removed(
+    image: Image, topic: TopicImage, number: int, partition: PartitionImage, *, gone: int, live: Collection[int]
+) -> PartitionChangeRecord | None:
+    """The change of a partition when broker `gone` is fenced or stops, with eligible leader replicas (KIP-966).
+
+    The last member leaves the in-sync set, too. It is eligible then, and so are members that left before it, while
+    fewer than `min.insync.replicas` were in sync.
+    """
+    change = without(topic, number, partition, gone=gone, live=live)
+    if is_enabled(image) and partition.isr == (gone,):
+        change = change or PartitionChangeRecord(partition_id=number, topic_id=topic.topic_id)
+        change.isr = []
+    others = [it for it in live if it != gone]
+    return change and with_eligible(change, image, topic.name, partition, live=others)
+
+
 def _live_without(image: Image, broker_id: int) -> set[int]:
     return {it for it in image.live_brokers() if it != broker_id}
 
@@ -72,7 +90,7 @@ def change_when_fenced(
     # for a silent broker: another replica leads or, if there is none, this broker leads again when it is unfenced.
     if not has_all:
         return change_on_return(broker_id, image, topic, number, partition, has_all)
-    return without(topic, number, partition, gone=broker_id, live=_live_without(image, broker_id))
+    return removed(image, topic, number, partition, gone=broker_id, live=_live_without(image, broker_id))
 
 
 @dataclass(frozen=True)
@@ -154,13 +172,22 @@ class Heartbeat(Command[BrokerState]):
         if self.wants_fence or self.metadata_offset < broker.epoch:
             return BrokerState(is_fenced=True)
         records.add([_change(broker, fenced=UNFENCE)])
-        # The broker becomes the leader of partitions that have no leader and in which it is in sync.
+        # The broker becomes the leader of partitions that have no leader and in which it is in sync, or eligible while
+        # no replica is in sync.
         for topic, number, partition in partitions_of(image, broker.node_id):
-            if partition.leader == NO_LEADER and broker.node_id in partition.isr:
-                records.add(
-                    [PartitionChangeRecord(partition_id=number, topic_id=topic.topic_id, leader=broker.node_id)]
-                )
+            if partition.leader == NO_LEADER:
+                records.add(self._led_again(image, topic, number, partition))
         return BrokerState(is_fenced=False)
+
+    def _led_again(
+        self, image: Image, topic: TopicImage, number: int, partition: PartitionImage
+    ) -> Iterator[PartitionChangeRecord]:
+        change = PartitionChangeRecord(partition_id=number, topic_id=topic.topic_id)
+        if self.broker_id in partition.isr:
+            change.leader = self.broker_id
+        change = with_eligible(change, image, topic.name, partition, live=[self.broker_id])
+        if change.leader == self.broker_id:
+            yield change
 
     def _shut_down(self, image: Image, broker: BrokerImage, records: Records) -> BrokerState:
         """Move the broker's leaderships in one batch of records; the broker may stop when no more can be moved."""
@@ -170,7 +197,7 @@ class Heartbeat(Command[BrokerState]):
             records.add([_change(broker, in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN)])
         live = {it for it in _live_without(image, broker.node_id) if not image.brokers[it].in_controlled_shutdown}
         changes = [
-            without(topic, number, partition, gone=broker.node_id, live=live)
+            removed(image, topic, number, partition, gone=broker.node_id, live=live)
             for topic, number, partition in partitions_of(image, broker.node_id)
         ]
         given = [it for it in changes if it is not None and it.leader != NO_LEADER]
@@ -191,7 +218,7 @@ def fencing(image: Image, broker: BrokerImage) -> Iterator[BrokerRegistrationCha
     yield _change(broker, fenced=FENCE)
     live = _live_without(image, broker.node_id)
     for topic, number, partition in partitions_of(image, broker.node_id):
-        change = without(topic, number, partition, gone=broker.node_id, live=live)
+        change = removed(image, topic, number, partition, gone=broker.node_id, live=live)
         if change is not None:
             yield change
 
@@ -227,26 +254,33 @@ class FenceBroker(Command[bool]):
         return False
 
 
+def leaderless(image: Image) -> list[TopicPartition]:
+    """The partitions without a leader."""
+    return [
+        TopicPartition(topic.name, number)
+        for topic in image.topics.values()
+        for number, partition in topic.partitions.items()
+        if partition.leader == NO_LEADER
+    ]
+
+
 @dataclass(frozen=True)
 class LeadUncleanly(Command[list[Elected]]):
     """Elect a live replica that is not in sync, where there is no leader and `unclean.leader.election.enable` is set.
 
     The command looks at all partitions, because fencing or unfencing a broker can change many of them. The result is
-    the partitions that have got a leader. Records that only the in-sync replicas had are lost.
+    the partitions that have got a leader. Records that only the in-sync replicas had are lost. `ends` says where the
+    logs of live replicas end: the longest one leads.
     """
 
     node: NodeConfig
+    ends: LogEnds = field(default_factory=dict)
     records_max = None
 
     def run(self, image: Image, records: Records) -> list[Elected]:
         """Try every partition without a leader. Chapter 04's election refuses if the topic has no unclean elections."""
-        leaderless = [
-            TopicPartition(topic.name, number)
-            for topic in image.topics.values()
-            for number, partition in topic.partitions.items()
-            if partition.leader == NO_LEADER
-        ]
-        tried = elect_moving_leaders(leaderless, image.live_brokers(), self.node).run(image, records)
+        command = elect_moving_leaders(leaderless(image), image.live_brokers(), self.node)
+        tried = replace(command, ends=self.ends).run(image, records)
         return [it for it in tried if it.code is ErrorCode.NONE]
 
     def refuse(self, code: ErrorCode, message: str) -> list[Elected]:  # noqa: ARG002

@@ -26,6 +26,7 @@ from minibroker.replication.authority import (
     IsrChange,
     alter_isr,
 )
+from minibroker.replication.eligible import with_eligible
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.replication.records import NO_LEADER_CHANGE, PartitionChangeRecord
 from minibroker.segments.checkpoint import TopicPartition
@@ -76,34 +77,49 @@ def _started(image: Image, move: Move, *, may_resize: bool) -> PartitionChangeRe
     partition = topic.partitions.get(move.name.partition) if topic is not None else None
     if topic is None or partition is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {move.name.directory} does not exist")
-    if move.replicas is None:
-        return _cancelled(topic, move.name.partition, partition)
-    check_assignment(image, move.replicas, replication_factor=None)
+    change = (
+        _cancelled(topic, move.name.partition, partition)
+        if move.replicas is None
+        else _begun(image, topic, partition, move.name, move.replicas, may_resize=may_resize)
+    )
+    return change and with_eligible(change, image, topic.name, partition, live=image.live_brokers())
+
+
+def _begun(
+    image: Image,
+    topic: TopicImage,
+    partition: PartitionImage,
+    name: TopicPartition,
+    target: Sequence[int],
+    *,
+    may_resize: bool,
+) -> PartitionChangeRecord | None:
+    check_assignment(image, target, replication_factor=None)
     if not may_resize:
-        _check_count(partition, move)
+        _check_count(partition, name, target)
     # All replicas outside the target are removed at the end of the move. That includes replicas that an unfinished move
     # has added: they may be in sync, or lead, by now.
     before = [it for it in partition.replicas if it not in partition.adding_replicas]
-    adding = [it for it in move.replicas if it not in before]
-    removing = [it for it in partition.replicas if it not in move.replicas]
-    if not adding and not removing and list(move.replicas) == list(partition.replicas):
+    adding = [it for it in target if it not in before]
+    removing = [it for it in partition.replicas if it not in target]
+    if not adding and not removing and list(target) == list(partition.replicas):
         return None
     change = PartitionChangeRecord(
-        partition_id=move.name.partition,
+        partition_id=name.partition,
         topic_id=topic.topic_id,
-        replicas=[*move.replicas, *removing],
+        replicas=[*target, *removing],
         adding_replicas=adding,
         removing_replicas=removing,
     )
     return _completed(change, partition) or change
 
 
-def _check_count(partition: PartitionImage, move: Move) -> None:
+def _check_count(partition: PartitionImage, name: TopicPartition, target: Sequence[int]) -> None:
     """Refuse a move that changes the number of replicas. Replicas that are being removed do not count."""
     count = len(set(partition.replicas) - set(partition.removing_replicas))
-    if len(move.replicas or ()) != count:
+    if len(target) != count:
         message = (
-            f"{move.name.directory} has {count} replicas, the move names {len(move.replicas or ())}, but the request "
+            f"{name.directory} has {count} replicas, the move names {len(target)}, but the request "
             "does not allow a change of the replication factor"
         )
         raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, message)
@@ -195,8 +211,11 @@ def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Recor
     if altered.code is ErrorCode.INELIGIBLE_REPLICA and name is not None and _may_be_eligible_yet(image, change):
         # The leader treats this refusal as final. A delayed copy of its request must not be accepted when the broker is
         # unfenced, so a new partition epoch begins.
-        isr = list(image.topics[name].partitions[change.partition].isr)
-        records.add([PartitionChangeRecord(partition_id=change.partition, topic_id=change.topic_id, isr=isr)])
+        partition = image.topics[name].partitions[change.partition]
+        renewed = PartitionChangeRecord(
+            partition_id=change.partition, topic_id=change.topic_id, isr=list(partition.isr)
+        )
+        records.add([with_eligible(renewed, image, name, partition, live=image.live_brokers())])
     if altered.code is not ErrorCode.NONE or name is None or not records.list:
         return altered
     record, partition = records.list[-1], image.topics[name].partitions[change.partition]
@@ -207,6 +226,7 @@ def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Recor
         return altered
     if _completed(record, partition) is None:
         return altered
+    with_eligible(record, image, name, partition, live=image.live_brokers())
     if record.leader != NO_LEADER_CHANGE:
         # The leader epoch has ended, even if the same broker leads again. The leader learns the new epoch from the
         # metadata.

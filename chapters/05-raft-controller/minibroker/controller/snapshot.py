@@ -66,4 +66,6 @@ def _partition(topic_id: bytes, number: int, partition: PartitionImage) -> Parti
         leader_recovery_state=partition.leader_recovery_state,
         leader_epoch=partition.leader_epoch,
         partition_epoch=partition.partition_epoch,
+        eligible_leader_replicas=list(partition.eligible_leader_replicas) or None,
+        last_known_elr=list(partition.last_known_elr) or None,
     )

@@ -10,14 +10,19 @@ from minibroker.controller.keys import (
     BROKER_SESSION_TIMEOUT_MS,
     LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
 )
-from minibroker.controller.lifecycle import FenceBroker, LeadUncleanly
+from minibroker.controller.lifecycle import FenceBroker, LeadUncleanly, leaderless
 from minibroker.controller.sessions import Sessions
 from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.authority import Proposal
-from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.configs import NodeConfig, TopicConfig
+from minibroker.metadata.image import Image
 from minibroker.quorum.authority import ClusterAuthority
 from minibroker.quorum.running import Quorum
+from minibroker.replicas.recovering import Recovery
+from minibroker.replication.answering import LogEnds
 from minibroker.replication.authority import Elected
+from minibroker.replication.keys import UNCLEAN_LEADER_ELECTION_ENABLE
+from minibroker.segments.checkpoint import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +45,10 @@ class Duties:
         self.sessions.begin(authority.image.brokers, now_ms, previous=previous, previous_heard_ms=heard_ms)
         self._balance.begin(now_ms)
 
-    async def run(self, authority: ClusterAuthority, quorum: Quorum) -> None:
+    async def run(self, authority: ClusterAuthority, quorum: Quorum, recovery: Recovery) -> None:
         """Do the periodic work for as long as the node runs, but only while it is the active controller."""
         checked_ms = monotonic_ms()
-        unclean = _UncleanElections(authority, self._config)
+        unclean = _UncleanElections(authority, self._config, recovery)
         while True:
             await asyncio.sleep(_CHECK_S)
             now_ms = monotonic_ms()
@@ -76,9 +81,11 @@ class Duties:
 class _UncleanElections:
     """Elects leaders that are not in sync, for leaderless partitions with `unclean.leader.election.enable`."""
 
-    def __init__(self, authority: ClusterAuthority, config: NodeConfig) -> None:
+    def __init__(self, authority: ClusterAuthority, config: NodeConfig, recovery: Recovery) -> None:
         self._authority = authority
         self._config = config
+        self._recovery = recovery
+        self._asking: asyncio.Task[LogEnds] | None = None
         self._seen: tuple[object, ...] = ()
         self._proposal: Proposal[list[Elected]] | None = None
 
@@ -86,20 +93,33 @@ class _UncleanElections:
         """Log the result of the last election. Propose another one if a broker or a configuration has changed."""
         if self._proposal is not None and self._proposal.is_done:
             for it in self._proposal.result:
+                end = "" if it.end is None else f" Of the live replicas it had the longest log, up to {it.end.offset}"
                 log.warning(
-                    "node %d leads %s after an unclean election: it was not in sync, so records may be lost",
+                    "node %d leads %s after an unclean election: it was not in sync, so records may be lost.%s",
                     it.leader,
                     it.name.directory,
+                    end,
                 )
             self._proposal = None
+        if self._asking is not None and self._asking.done():
+            ends, self._asking = self._asking.result(), None
+            self._proposal = self._authority.propose(LeadUncleanly(self._config, ends))
         # Looking at every partition costs time, and the result depends only on the brokers and configurations. So look
         # again only if one of them has changed.
         image = self._authority.image
         now = (image.brokers, image.configs)
-        if self._proposal is None and not all(map(is_, now, self._seen or (None, None))):
+        is_idle = self._proposal is None and self._asking is None
+        if is_idle and not all(map(is_, now, self._seen or (None, None))):
             self._seen = now
-            self._proposal = self._authority.propose(LeadUncleanly(self._config))
+            self._asking = asyncio.create_task(self._recovery.log_ends(self._allowed(image)))
+
+    def _allowed(self, image: Image) -> list[TopicPartition]:
+        """The leaderless partitions that may have an unclean election."""
+        node = self._config.with_dynamic(image.configs)
+        configs = {name: TopicConfig.of(image.configs, name, node) for name in {it.topic for it in leaderless(image)}}
+        return [it for it in leaderless(image) if UNCLEAN_LEADER_ELECTION_ENABLE.of(configs[it.topic])]
 
     def forget(self) -> None:
         """Forget the last check, because this node is no longer the active controller."""
         self._seen = ()
+        self._asking = None

@@ -19,6 +19,7 @@ from minibroker.controller.describing import DescribeTopicPartitions
 from minibroker.controller.keys import MAX_REQUEST_PARTITION_SIZE_LIMIT, process_roles
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.metadata.authority import METADATA_LOG_CONFIG
+from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import Image
 from minibroker.partitions import access as partition_access
 from minibroker.partitions.access import Access, Filter, Place
@@ -47,10 +48,12 @@ from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.state import RaftSettings
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replicas.forwarding import Forwarded
+from minibroker.replicas.later import Later
 from minibroker.replicas.membership import Membership
+from minibroker.replicas.recovering import Elections, Recovery
 from minibroker.replicas.registration import Registration
 from minibroker.replication.epochs import EpochCache
-from minibroker.replication.keys import quorum_voters
+from minibroker.replication.keys import MIN_INSYNC_REPLICAS, quorum_voters
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.wire.apis import ApiKey
@@ -82,6 +85,7 @@ class QuorumMember(Membership):
         self._is_voter = "controller" in process_roles(config)
         self._is_broker = "broker" in process_roles(config)
         self._duties = Duties(config)
+        self._recovery = Recovery(self.peers, lambda: self.authority.image, lambda: self.authority.image.live_brokers())
         self._registration = Registration(machine, self.me, self._ask_for_registration, lambda: self.authority.image)
         self.heartbeats = Heartbeats(
             config, self.me, lambda it: self._calls.ask(it), lambda: self.authority.image, lambda: self.is_active
@@ -168,6 +172,7 @@ class QuorumMember(Membership):
             clock=wall_clock_ms,
             done=self._on_done,
             features=self._features,
+            configs=self._min_isr(),
         )
         controller.on_active = self._on_active
         self.authority = ClusterAuthority(controller, self.peers, self.me, self._on_done)
@@ -184,6 +189,15 @@ class QuorumMember(Membership):
         controller.image = self.quorum.snapshotting.image()
         self._calls = ControllerCalls(machine, self.quorum, lambda node_id: self._address_of(node_id) is not None)
         self.authority.subscribe(self._registration.on_image)
+
+    def _min_isr(self) -> Mapping[str, str]:
+        """`min.insync.replicas` of this node's file, for all brokers (KIP-966).
+
+        The controller decides from the metadata alone which replicas are eligible to lead. Without this value it would
+        assume 1, the default, and remember fewer of them.
+        """
+        value = MIN_INSYNC_REPLICAS.of(TopicConfig({}, self._config))
+        return {MIN_INSYNC_REPLICAS.name: str(value)} if value > 1 else {}
 
     def _check_voters(self, identity: Identity) -> None:
         """Check the configured voters against those in the log. If they differ, they may be of two clusters."""
@@ -215,7 +229,7 @@ class QuorumMember(Membership):
     async def join(self) -> None:
         """Join the quorum. A broker also registers, and reads the metadata at least up to its registration."""
         self.quorum.start()
-        self._machine.begin(self._duties.run(self.authority, self.quorum))
+        self._machine.begin(self._duties.run(self.authority, self.quorum, self._recovery))
         if not self._is_broker:
             await self._calls.await_leader()
             return
@@ -277,7 +291,8 @@ class QuorumMember(Membership):
             live=lambda: self.authority.image.live_brokers(),
             clock=monotonic_ms,
         )
-        registry.add(ApiKey.ELECT_LEADERS, decisions.replication.elect_leaders)
+        elections = Elections(decisions.replication, self._recovery, Later(self._machine.waiting))
+        registry.add(ApiKey.ELECT_LEADERS, elections)
         registry.add(ApiKey.ALTER_PARTITION, decisions.replication.alter_partition)
         registry.add(ApiKey.BROKER_REGISTRATION, decisions.register)
         registry.add(ApiKey.BROKER_HEARTBEAT, decisions.heartbeat)

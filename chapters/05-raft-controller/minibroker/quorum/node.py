@@ -8,6 +8,7 @@ One listener serves clients and nodes. Until a node has joined its cluster, it s
 disconnected, and tries again.
 """
 
+from minibroker.controller.deciding import SUPPORTED_BY_CONTROLLER
 from minibroker.controller.placement import place_on_racks
 from minibroker.metadata.configs import NodeConfig
 from minibroker.partitions.node import Node
@@ -29,5 +30,6 @@ def quorum_node(config: NodeConfig, tracer: Tracer | None = None) -> Node:
         placing=place_on_racks,
         own_broker=member.own_broker,
         on_timeout=member.heartbeats.check_heard,
+        features=SUPPORTED_BY_CONTROLLER,
     )
     return Node(machine, member, partitions, [hosted])

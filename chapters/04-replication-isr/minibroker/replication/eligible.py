@@ -1,0 +1,129 @@
+"""Eligible leader replicas (KIP-966): replicas outside the in-sync set that may lead without a loss. A pure module.
+
+With fewer replicas in sync than `min.insync.replicas`, the high watermark stands still. So a replica that leaves the
+in-sync set at that point still has every acknowledged record, and keeps them all until the set is large enough again.
+The controller remembers such replicas in the metadata:
+
+    min.insync.replicas 2          in sync      eligible
+    all are in sync                1, 2, 3
+    1 leaves                       2, 3                     the high watermark moves: 1 may lack records
+    2 leaves                       3            2           the high watermark stands still: 2 lacks nothing
+    3 leaves                                    2, 3        the next of them that is live leads
+    2 leads                        2            3
+    1 has caught up                2, 1                     the high watermark moves again
+
+A replica that may have lost records leaves both lists. If both are empty, only an unclean election can elect a leader.
+The metadata name the last leader then, in `last_known_elr`.
+
+The number of replicas that must be in sync comes from the metadata alone, and never from the file of one broker: if the
+controller assumed a larger number than the leader, it would remember replicas that lack records.
+"""
+
+from collections.abc import Collection, Sequence
+
+from minibroker.metadata.config_keys import ConfigResource
+from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, fold_all
+from minibroker.metadata.records import ConfigRecord, MetadataRecord
+from minibroker.replication.keys import MIN_INSYNC_REPLICAS
+from minibroker.replication.records import NO_LEADER_CHANGE, PartitionChangeRecord
+
+ELIGIBLE_LEADER_REPLICAS_VERSION = "eligible.leader.replicas.version"
+ELIGIBLE_LEADER_REPLICAS_LEVEL = 1
+
+
+def is_enabled(image: Image) -> bool:
+    """Whether the cluster keeps eligible leader replicas. A feature level in the metadata says so."""
+    return image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) >= ELIGIBLE_LEADER_REPLICAS_LEVEL
+
+
+def min_isr(image: Image, topic: str, replica_count: int) -> int:
+    """How many replicas the leader of a partition certainly demands to be in sync, before its high watermark moves."""
+    own = image.topic_configs(topic).get(MIN_INSYNC_REPLICAS.name)
+    if own is not None:
+        return min(MIN_INSYNC_REPLICAS.parse(own), replica_count)
+    # Without a value of its own, a topic has the value of the broker that leads it, or else of the whole cluster. The
+    # smallest of them is safe. Without a value for the whole cluster, a broker may have any value in its file.
+    name = MIN_INSYNC_REPLICAS.name
+    if name not in image.configs.get((ConfigResource.BROKER, ""), {}):
+        return 1
+    texts = [it[name] for (kind, _), it in image.configs.items() if kind is ConfigResource.BROKER and name in it]
+    return min(replica_count, *(MIN_INSYNC_REPLICAS.parse(it) for it in texts))
+
+
+def may_lead(
+    partition: PartitionImage, isr: Collection[int], eligible: Collection[int], live: Collection[int]
+) -> list[int]:
+    """The replicas that may lead without a loss, in order: those in sync or, if no live one is, those eligible."""
+    in_sync = [it for it in partition.replicas if it in isr and it in live]
+    return in_sync or [it for it in partition.replicas if it in eligible and it in live]
+
+
+def with_eligible(
+    change: PartitionChangeRecord,
+    image: Image,
+    topic: str,
+    partition: PartitionImage,
+    *,
+    live: Collection[int],
+    lost: Collection[int] = (),
+) -> PartitionChangeRecord:
+    """Complete a change of a partition: who is eligible after it, and who leads if no replica is in sync.
+
+    `live` are the brokers that may lead, and `lost` the ones that may have lost records.
+    """
+    if not is_enabled(image):
+        return change
+    replicas = partition.replicas if change.replicas is None else change.replicas
+    isr = list(partition.isr) if change.isr is None else change.isr
+    is_unclean = change.leader >= 0 and change.leader not in (*partition.isr, *partition.eligible_leader_replicas)
+    # Every member that the in-sync set has lost since it became too small is eligible. After an unclean election the
+    # members have other records than the leader.
+    eligible: list[int] = []
+    if len(isr) < min_isr(image, topic, len(replicas)) and not is_unclean:
+        known = {*partition.isr, *partition.eligible_leader_replicas} - {*isr, *lost}
+        eligible = [it for it in replicas if it in known]
+    # If no replica is in sync, an eligible one leads. No other replica is known to have its records.
+    chosen = next((it for it in eligible if it in live), None)
+    if not isr and _leader_after(change, partition) == NO_LEADER and chosen is not None:
+        change.leader, isr = chosen, [chosen]
+        eligible.remove(chosen)
+    if isr != list(partition.isr):
+        change.isr = isr
+    _name_eligible(change, partition, eligible)
+    return change
+
+
+def _leader_after(change: PartitionChangeRecord, partition: PartitionImage) -> int:
+    return partition.leader if change.leader == NO_LEADER_CHANGE else change.leader
+
+
+def _name_eligible(change: PartitionChangeRecord, partition: PartitionImage, eligible: list[int]) -> None:
+    old = list(partition.eligible_leader_replicas)
+    # A record with another in-sync set names the eligible replicas even if they stay the same: an older program, which
+    # does not know them, leaves them out, and they no longer count.
+    is_named = eligible != old or (bool(old) and change.isr is not None)
+    change.eligible_leader_replicas = eligible if is_named else None
+    # The last leader is remembered from the time at which no replica is in sync until there is a leader again.
+    if change.isr == [] and partition.leader >= 0:
+        change.last_known_elr = [partition.leader]
+    elif _leader_after(change, partition) >= 0 and partition.last_known_elr:
+        change.last_known_elr = []
+
+
+def changes_of_min_isr(image: Image, records: Sequence[MetadataRecord]) -> list[PartitionChangeRecord]:
+    """The changes that must follow these records, because they change `min.insync.replicas`.
+
+    If the in-sync set of a partition is large enough now, the high watermark moves, and no other replica is eligible. A
+    partition without a leader has no high watermark that could move, so its eligible replicas stay.
+    """
+    if not any(isinstance(it, ConfigRecord) and it.name == MIN_INSYNC_REPLICAS.name for it in records):
+        return []
+    after = fold_all(image, enumerate(records, start=image.offset + 1))
+    return [
+        PartitionChangeRecord(partition_id=number, topic_id=topic.topic_id, eligible_leader_replicas=[])
+        for topic in after.topics.values()
+        for number, partition in topic.partitions.items()
+        if partition.eligible_leader_replicas
+        and partition.leader >= 0
+        and len(partition.isr) >= min_isr(after, topic.name, len(partition.replicas))
+    ]
