@@ -304,12 +304,15 @@ def crews_of_each_kind(
     *,
     is_orderly: bool = True,
     session_ms: int = SESSION_MS,
+    **more: object,
 ) -> Iterator[dict[str, Crew]]:
     """A crew for each way to share partitions. They work side by side, so they wait for their sessions together."""
     with contextlib.ExitStack() as stack:
         yield {
             kind: stack.enter_context(
-                Crew(bootstrap, topics, group(kind), is_orderly=is_orderly, **_with_session(settings, session_ms))
+                Crew(
+                    bootstrap, topics, group(kind), is_orderly=is_orderly, **_with_session(settings, session_ms), **more
+                )
             )
             for kind, settings in KINDS.items()
         }

@@ -302,6 +302,19 @@ def test_a_reader_at_the_end_gets_what_comes(client: Client, topic: str) -> None
         assert consumer.high_watermark(partition) == 1
 
 
+def test_a_question_while_a_fetch_waits_does_not_lose_its_answer(client: Client, topic: str) -> None:
+    """Both went over one connection, and the answer to the fetch was dropped: the reader waited for half a minute."""
+    partition = TopicPartition(topic, 0)
+    with Consumer(client, max_wait_ms=5_000) as reader, Producer(client) as producer:
+        reader.assign([partition], {partition: 0})
+        assert reader.poll(0) == []
+        producer.send(topic, b"new", partition=0)
+        producer.flush()
+        assert reader.end_offsets([partition]) == {partition: 1}
+        (fetched,) = reader.poll(20_000)
+        assert [it.value for it in fetched] == [b"new"]
+
+
 def test_committed_readers_read_what_is_not_in_a_transaction(client: Client, filled: TopicPartition) -> None:
     assert len(read(client, filled.topic, 100, isolation_level=READ_COMMITTED)[0]) == 100
 

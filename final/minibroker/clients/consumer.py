@@ -51,6 +51,8 @@ class Consumer(Closing):
         check_crcs: bool = True,
     ) -> None:
         self._client = client.sibling()
+        # Fetches have their own connections: a call that waits for its answer drops the other answers that it receives.
+        self._fetching = self._client.twin()
         self._config = FetchConfig(
             min_bytes=min_bytes,
             max_wait_ms=max_wait_ms,
@@ -76,6 +78,7 @@ class Consumer(Closing):
         self._in_flight.clear()
         self._selector.close()
         self._waker.close()
+        self._fetching.close()
         self._client.close()
 
     # Assignment -------------------------------------------------------------------------------------------------------
@@ -225,7 +228,8 @@ class Consumer(Closing):
         core = self._client.core
         deadline_ms = precise_ms() + core.config.timeout_ms + self._config.max_wait_ms + _GRACE_MS
         try:
-            link = self._client.link(node_id)
+            self._client.run(core.node(node_id))
+            link = self._fetching.link(node_id)
         except (BrokerUnavailable, ConnectionLost, RequestTimedOut) as error:
             self._back_off(node_id, error)
             return
@@ -280,7 +284,7 @@ class Consumer(Closing):
     def _lose(self, link: Link, error: ClientError) -> None:
         order, _deadline_ms = self._in_flight.pop(link)
         self._selector.unregister(link)
-        self._client.drop(link.address)
+        self._fetching.drop(link.address)
         self._client.core.routes.on_disconnect(order.node_id)
         self._fetcher.on_lost(order, now_ms=precise_ms())
         self._on_failure(error)
