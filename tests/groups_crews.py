@@ -270,6 +270,11 @@ class Crew:
         """How many partitions the members own, the fewest first."""
         return sorted(len(it.owned) for it in self.members)
 
+    def text(self) -> str:
+        """What the members own, what the group has told them, and what they have done."""
+        told = "\n".join(f"{it.name}: {', '.join(it.changes)}" for it in self.members)
+        return f"{self.group}: {self.owned()} {self.history.text()}\n{told}"
+
     def committed(self) -> dict[Partition, int]:
         """The offsets that the coordinator has now."""
         return committed(self.bootstrap, self.group, list(self.history.next))
@@ -290,7 +295,7 @@ def poll_until(crews: Sequence[Crew], is_done: Callable[[], object], what: str, 
     deadline = time.monotonic() + seconds
     while not is_done():
         if time.monotonic() > deadline:
-            state = "\n".join(f"{it.group}: {it.owned()} {it.history.text()}" for it in crews)
+            state = "\n".join(it.text() for it in crews)
             raise TimeoutError(f"not within {seconds:g} s: {what}\n{state}")
         for crew in crews:
             crew.poll()

@@ -69,6 +69,10 @@ class Reader(ABC):
             last = records[-1]
             self.history.on_committed("", (last.topic, last.partition), last.offset + 1)
 
+    def text(self) -> str:
+        """What the member owns and has done."""
+        return f"{self.group}: {self.owned} {self.history.text()}"
+
     def close(self) -> None:
         self._is_over.set()
         self._thread.join()

@@ -39,7 +39,6 @@ log = logging.getLogger(__name__)
 Event = Callable[[GroupShard, int], Step]
 """What a request does to the shard at a time."""
 
-LOADED_MS_MAX = 2000  # how long a request waits until the groups are loaded
 _SLICE_S = 0.01  # how long one slice of loading keeps the event loop busy
 _DONE = HeartbeatResponse()  # any response will do: the wait for the high watermark is answered to nobody
 
@@ -185,7 +184,7 @@ class Coordinator:
         if self._state is State.LOADING and may_wait:
             # librdkafka gives a commit up after three answers COORDINATOR_LOAD_IN_PROGRESS within a third of a second.
             self._tickets.add(ticket)
-            self._early.append(_Early(now_ms + LOADED_MS_MAX, ticket, event))
+            self._early.append(_Early(now_ms + self._around.settings().offsets_commit_timeout_ms, ticket, event))
         elif self.code is not ErrorCode.NONE:
             ticket.complete(self.code)
         else:
