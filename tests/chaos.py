@@ -9,7 +9,7 @@ kind reads and commits, with two members. In each cycle one fault, drawn by the 
 the controller, or a node that is not the controller. It lasts until writes go on, or for some seconds; then it is
 healed, and all replicas must be in sync again. At the end everything is read back: every acknowledged record is there
 once, in order and at its offset, and the consumer has seen the same. The groups have skipped nothing, no committed
-offset has gone back, and what they read twice is at most one batch for each partition that changed hands.
+offset has gone back, and what they read twice is what they had read and not committed when a partition changed hands.
 """
 
 import argparse
@@ -190,7 +190,7 @@ class Chaos:
         """Wait until every group has read and committed everything."""
         for kind, crew in crews.items():
             try:
-                until(partial(crew.has_read, everything), "it has read all", seconds=_READ_S_MAX)
+                until(partial(crew.history.has_read, everything), "it has read all", seconds=_READ_S_MAX)
             except TimeoutError as late:
                 self.report.complaints.append(f"group {kind}: {late}")
 

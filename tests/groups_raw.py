@@ -181,7 +181,13 @@ class GroupConnection(Connection):
 
     def commit(self, frame: bytes) -> list[int]:
         """The code of each partition of the one topic."""
-        answer = self.ask(frame)
+        self.send(frame)
+        return self.receive_committed()
+
+    def receive_committed(self) -> list[int]:
+        data = self.receive()
+        assert data is not None, "the broker hung up instead of answering"
+        answer = Cursor(data)
         answer.skip(4)
         assert answer.take("i") == 1
         answer.string()

@@ -62,7 +62,9 @@ def go_on(grouped: Broker, crews: dict[str, Crew]) -> None:
     # The crews have read the same number of records.
     read = max(sum(it.history.next.values()) for it in crews.values()) // PARTITIONS
     wanted = {(topic, partition): read + 1 for partition in range(PARTITIONS)}
-    poll_until([*crews.values()], lambda: all(it.has_read(wanted) for it in crews.values()), "the others read on")
+    poll_until(
+        [*crews.values()], lambda: all(it.history.has_read(wanted) for it in crews.values()), "the others read on"
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -3,25 +3,21 @@
 import asyncio
 import contextlib
 import gc
-import threading
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import clients_stock as stock
 import pytest
 from aiokafka import AIOKafkaConsumer
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor as AioRange
 from brokers import Broker, eventually, unique
 from cases import case
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from groups_crews import KINDS, Crew, poll_until
+from groups_readers import GROUP_SETTINGS, AioReader, PythonReader, python_subscriber
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
-from kafka.coordinator.assignors.range import RangePartitionAssignor as PythonRange
 from kafka.structs import OffsetAndMetadata
 
 pytest_plugins = ["groups_fixtures"]
@@ -30,13 +26,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:py
 
 READ_S_MAX = 60
 PARTITIONS = 4
-GROUP_SETTINGS: dict[str, Any] = {
-    "auto_offset_reset": "earliest",
-    "enable_auto_commit": False,
-    "fetch_max_wait_ms": 100,
-    "session_timeout_ms": 10_000,
-    "heartbeat_interval_ms": 200,
-}
 
 
 def fill(bootstrap: str, topic: str, count: int, *, first: int = 0) -> None:
@@ -73,14 +62,6 @@ def confluent_round(bootstrap: str, topic: str, group: str, count: int, **settin
         return found
     finally:
         consumer.close()
-
-
-def python_subscriber(topic: str, **settings: Any) -> KafkaConsumer:
-    """A consumer that knows the partitions before it joins: kafka-python 3.0 may stop if it learns of them later."""
-    consumer = KafkaConsumer(**settings)
-    eventually(lambda: consumer.partitions_for_topic(topic), "kafka-python knows the topic")
-    consumer.subscribe([topic])
-    return consumer
 
 
 def python_round(bootstrap: str, topic: str, group: str, count: int) -> list[int]:
@@ -134,56 +115,6 @@ def test_a_group_goes_on_after_a_restart_where_it_has_committed(grouped: Broker,
     assert ROUNDS[client](grouped.address, topic, group, 40) == list(range(40))
     fill(grouped.address, topic, 20, first=40)
     assert ROUNDS[client](grouped.address, topic, group, 20) == list(range(40, 60))
-
-
-class Reader(ABC):
-    """A member in a thread of its own, which reads, commits, and says what it owns."""
-
-    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
-        self.owned = 0
-        self.read: list[tuple[int, int]] = []
-        self._settings: dict[str, Any] = GROUP_SETTINGS | {"bootstrap_servers": bootstrap, "group_id": group}
-        self._topic = topic
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self.run, daemon=True)
-        self._thread.start()
-
-    @abstractmethod
-    def run(self) -> None:
-        """Read and commit until the end, and leave."""
-
-    def note(self, polled: dict[Any, list[Any]], owned: int) -> bool:
-        """Note what was read; return whether it has to be committed."""
-        self.owned = owned
-        self.read += [(it.partition, it.offset) for records in polled.values() for it in records]
-        return bool(polled)
-
-    def close(self) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-
-class PythonReader(Reader):
-    def run(self) -> None:
-        consumer = python_subscriber(self._topic, partition_assignment_strategy=[PythonRange], **self._settings)
-        while not self._is_over.is_set():
-            if self.note(consumer.poll(timeout_ms=50), len(consumer.assignment())):
-                consumer.commit()
-        consumer.close()
-        gc.collect()
-
-
-class AioReader(Reader):
-    def run(self) -> None:
-        asyncio.run(self._run())
-
-    async def _run(self) -> None:
-        consumer = AIOKafkaConsumer(self._topic, partition_assignment_strategy=[AioRange], **self._settings)
-        await consumer.start()
-        while not self._is_over.is_set():
-            if self.note(await consumer.getmany(timeout_ms=50), len(consumer.assignment())):
-                await consumer.commit()
-        await consumer.stop()
 
 
 def test_members_of_three_libraries_share_the_partitions_of_a_group(grouped: Broker) -> None:

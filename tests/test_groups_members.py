@@ -41,7 +41,9 @@ def share(crews: dict[str, Crew], owned: list[int]) -> None:
 
 
 def read_all(crews: dict[str, Crew], wanted: dict[tuple[str, int], int]) -> None:
-    poll_until([*crews.values()], lambda: all(it.has_read(wanted) for it in crews.values()), f"all read {wanted}")
+    poll_until(
+        [*crews.values()], lambda: all(it.history.has_read(wanted) for it in crews.values()), f"all read {wanted}"
+    )
 
 
 def check(crews: dict[str, Crew], *, redelivered: bool = False) -> None:

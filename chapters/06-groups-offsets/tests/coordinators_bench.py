@@ -141,10 +141,17 @@ class Bench:
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
-    def ask(self, request: Request, version: int, act: Callable[[GroupShard, Ticket, int], Step]) -> Ticket:
+    def ask(
+        self,
+        request: Request,
+        version: int,
+        act: Callable[[GroupShard, Ticket, int], Step],
+        *,
+        may_wait: bool = True,
+    ) -> Ticket:
         """Send a request to the coordinator."""
         ticket = Ticket(lambda code: refusal(request, version, code))
-        self.coordinator.handle(ticket, lambda shard, now_ms: act(shard, ticket, now_ms))
+        self.coordinator.handle(ticket, lambda shard, now_ms: act(shard, ticket, now_ms), may_wait=may_wait)
         # A client waits as it would in the server.
         answer = answer_of(ticket)
         if isinstance(answer, Wait):
@@ -184,7 +191,9 @@ class Bench:
     def heartbeat(self, group_id: str = "g", member_id: str = "m") -> Ticket:
         """Send a heartbeat of a classic member."""
         request = HeartbeatRequest(group_id=group_id, generation_id=1, member_id=member_id)
-        return self.ask(request, 3, lambda shard, ticket, now_ms: shard.on_heartbeat(ticket, request, now_ms))
+        return self.ask(
+            request, 3, lambda shard, ticket, now_ms: shard.on_heartbeat(ticket, request, now_ms), may_wait=False
+        )
 
 
 def code_of(ticket: Ticket) -> ErrorCode | None:

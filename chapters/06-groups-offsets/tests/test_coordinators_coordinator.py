@@ -76,16 +76,33 @@ def test_while_the_groups_are_loaded_no_offset_is_answered() -> None:
         await bench.until(lambda: committed.response is not None)
         bench.coordinator.resign()
         coordinator = bench.start()
-        seen = []
+        # The requests wait, and are carried out in their order. Only a heartbeat is answered at once.
+        early, committed, late = bench.fetch(), bench.commit(6), bench.fetch()
         while coordinator.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            fetched = bench.fetch()
-            seen.append(code_of(fetched))
-            assert offset_of(fetched) is None
-            assert code_of(bench.commit(6)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            assert early.response is committed.response is late.response is None
             assert code_of(bench.heartbeat()) is ErrorCode.NONE
             await asyncio.sleep(0)
-        assert set(seen) == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-        assert offset_of(bench.fetch()) == 5
+        await bench.until(lambda: late.response is not None)
+        assert (offset_of(early), code_of(committed), offset_of(late)) == (5, ErrorCode.NONE, 6)
+
+    run(test)
+
+
+def test_a_request_does_not_wait_for_ever_until_the_groups_are_loaded() -> None:
+    async def test() -> None:
+        bench = Bench(offsets_commit_timeout_ms=1000)
+        async with bench.turn:
+            coordinator = bench.start()
+            first = bench.fetch()
+            bench.time_ms += 999
+            second = bench.fetch()
+            bench.time_ms += 1
+            coordinator.on_time(bench.time_ms)
+            assert code_of(first) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            assert second.response is None
+            assert coordinator.deadline_ms() == bench.time_ms + 999
+            coordinator.resign()
+            assert code_of(second) is ErrorCode.NOT_COORDINATOR
 
     run(test)
 

@@ -239,6 +239,12 @@ class Client(Closing):
         other.core.routes.nodes.update(self.core.routes.nodes)
         return other
 
+    def twin(self) -> "Client":
+        """Another client for the same thread, with its own sockets. Both share what they know of the cluster."""
+        other = self.sibling()
+        other.core = self.core
+        return other
+
     def close(self) -> None:
         """Close every connection; a second call does nothing."""
         self._is_closed = True

@@ -51,9 +51,8 @@ class Consumer(Closing):
         check_crcs: bool = True,
     ) -> None:
         self._client = client.sibling()
-        # Fetches use their own connections, so that their answers are not mixed up with those to other requests.
-        self._fetching = client.sibling()
-        self._fetching.core = self._client.core
+        # Fetches have their own connections: a call that waits for its answer drops the other answers that it receives.
+        self._fetching = self._client.twin()
         self._config = FetchConfig(
             min_bytes=min_bytes,
             max_wait_ms=max_wait_ms,
@@ -229,6 +228,7 @@ class Consumer(Closing):
         core = self._client.core
         deadline_ms = precise_ms() + core.config.timeout_ms + self._config.max_wait_ms + _GRACE_MS
         try:
+            self._client.run(core.node(node_id))
             link = self._fetching.link(node_id)
         except (BrokerUnavailable, ConnectionLost, RequestTimedOut) as error:
             self._back_off(node_id, error)

@@ -29,7 +29,7 @@ REPLICA_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Access((Place.LEADER,)),
     ApiKey.DESCRIBE_PRODUCERS: Access(),
     ApiKey.DESCRIBE_LOG_DIRS: Access(),
-    ApiKey.GET_REPLICA_LOG_INFO: BETWEEN_NODES,
+    ApiKey.GET_REPLICA_LOG_INFO: OF_A_BROKER,
 }
 """The APIs that every node with replicas answers."""
 

@@ -5,9 +5,9 @@ others. Such a request is split into one part for each group, and the answers to
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from minibroker.coordinators.coordinator import Coordinator
+from minibroker.coordinators.coordinator import Coordinator, Event
 from minibroker.coordinators.refusing import refusal
 from minibroker.coordinators.tickets import Ticket, answer_of, merged
 from minibroker.groups.describing import GROUP_OPERATIONS
@@ -32,15 +32,21 @@ from minibroker.wire.tables.offset_fetch import OffsetFetchRequest, OffsetFetchR
 
 MANY_GROUPS_FROM = 8
 
-CoordinatorOf = Callable[[str], Coordinator | None]
 Act = Callable[[GroupShard, Ticket, int], Step]
 
 
-class GroupHandlers:
-    """The handlers of the group APIs. `coordinator_of` finds the coordinator of a group, if it is on this node."""
+class Pass(Protocol):
+    """Passes a request to the coordinator of a group, if it is on this node."""
 
-    def __init__(self, coordinator_of: CoordinatorOf, coordinators: Callable[[], Iterable[Coordinator]]) -> None:
-        self._coordinator_of = coordinator_of
+    def __call__(self, group_id: str, ticket: Ticket, event: Event, *, may_wait: bool) -> None:
+        """`may_wait` says whether the request may wait until the coordinator can answer."""
+
+
+class GroupHandlers:
+    """The handlers of the group APIs. `pass_on` passes a request to the coordinator of its group."""
+
+    def __init__(self, pass_on: Pass, coordinators: Callable[[], Iterable[Coordinator]]) -> None:
+        self._pass_on = pass_on
         self._coordinators = coordinators
 
     def add_handlers(self, registry: Registry) -> None:
@@ -60,24 +66,20 @@ class GroupHandlers:
 
     # One group --------------------------------------------------------------------------------------------------------
 
-    def _answer(self, call: Call[Any], group_id: str, act: Act) -> Answer:
-        return answer_of(self._ask(call.request, call.version, group_id, act))
+    def _answer(self, call: Call[Any], group_id: str, act: Act, *, may_wait: bool = True) -> Answer:
+        return answer_of(self._ask(call.request, call.version, group_id, act, may_wait=may_wait))
 
-    def _ask(self, request: Request, version: int, group_id: str, act: Act) -> Ticket:
+    def _ask(self, request: Request, version: int, group_id: str, act: Act, *, may_wait: bool = True) -> Ticket:
         ticket = Ticket(lambda code: refusal(request, version, code))
-        coordinator = self._coordinator_of(group_id)
-        if coordinator is None:
-            ticket.complete(ErrorCode.NOT_COORDINATOR)
-        else:
-            coordinator.handle(ticket, lambda shard, now_ms: act(shard, ticket, now_ms))
+        self._pass_on(group_id, ticket, lambda shard, now_ms: act(shard, ticket, now_ms), may_wait=may_wait)
         return ticket
 
-    def _of_members(self, call: Call[Any], act: Act) -> Answer:
+    def _of_members(self, call: Call[Any], act: Act, *, may_wait: bool = True) -> Answer:
         """Answer a request of a member. A group with an empty name is refused."""
         request: Any = call.request
         if not request.group_id:
             return refusal(request, call.version, ErrorCode.INVALID_GROUP_ID)
-        return self._answer(call, request.group_id, act)
+        return self._answer(call, request.group_id, act, may_wait=may_wait)
 
     def join(self, call: Call[JoinGroupRequest]) -> Answer:
         """The handler of JoinGroup."""
@@ -92,7 +94,7 @@ class GroupHandlers:
     def heartbeat(self, call: Call[HeartbeatRequest]) -> Answer:
         """The handler of Heartbeat."""
         it = call.request
-        return self._of_members(call, lambda shard, ticket, now: shard.on_heartbeat(ticket, it, now))
+        return self._of_members(call, lambda shard, ticket, now: shard.on_heartbeat(ticket, it, now), may_wait=False)
 
     def leave(self, call: Call[LeaveGroupRequest]) -> Answer:
         """The handler of LeaveGroup."""
@@ -108,6 +110,8 @@ class GroupHandlers:
             call,
             it.group_id,
             lambda shard, ticket, now: shard.on_consumer_heartbeat(ticket, it, call.version, client, now),
+            # librdkafka waits for the answer only until its next heartbeat is due.
+            may_wait=False,
         )
 
     def commit(self, call: Call[OffsetCommitRequest]) -> Answer:

@@ -36,6 +36,9 @@ from minibroker.wire.schema import Response
 
 log = logging.getLogger(__name__)
 
+Event = Callable[[GroupShard, int], Step]
+"""What a request does to the shard at a time."""
+
 _SLICE_S = 0.01  # how long one slice of loading may block the event loop
 _DONE = HeartbeatResponse()  # ends the wait for the high watermark; no client gets this response
 
@@ -94,6 +97,14 @@ class _Queued(NamedTuple):
     reply: Reply
 
 
+class _Early(NamedTuple):
+    """A request that waits until the groups are loaded."""
+
+    deadline_ms: int
+    ticket: Ticket
+    event: Event
+
+
 class Coordinator:
     """The coordinator of the groups of one partition, for as long as this node leads the partition."""
 
@@ -105,6 +116,7 @@ class Coordinator:
         self._state = State.LOADING
         self._tickets: set[Ticket] = set()
         """The requests without an answer."""
+        self._early: deque[_Early] = deque()
         self._queue: deque[_Queued] = deque()
         self._pending: list[Encoded] = []
         self._next_offset = 0
@@ -146,6 +158,8 @@ class Coordinator:
             self._state = State.FAILED
             message = "%s could not be loaded, so its groups have no coordinator until another node leads it: %s"
             log.error(message, self.name.directory, error)
+            self._refuse_all(ErrorCode.NOT_COORDINATOR)
+            around.waiting.settle()
             return
         self._on_loaded(loop.time() - started_s)
 
@@ -158,17 +172,25 @@ class Coordinator:
             log.info("%s is loaded: %d committed offsets, in %.3f s", self.name.directory, len(shard.offsets), seconds)
         # Topics may have been deleted while the shard was loaded.
         self._perform_all(shard.on_image(self._image_at_load, shard.image))
+        early, self._early = self._early, deque()
+        self._perform_all(it.event(shard, now_ms) for it in early)
         self._around.on_deadline(self.deadline_ms())
+        self._around.waiting.settle()
 
     # Events -----------------------------------------------------------------------------------------------------------
 
-    def handle(self, ticket: Ticket, event: Callable[[GroupShard, int], Step]) -> None:
+    def handle(self, ticket: Ticket, event: Event, *, may_wait: bool = True) -> None:
         """Pass a request to the shard. The answer completes the ticket, now or later."""
-        if self.code is not ErrorCode.NONE:
+        now_ms = self._around.now_ms()
+        if self._state is State.LOADING and may_wait:
+            # librdkafka gives a commit up after three answers COORDINATOR_LOAD_IN_PROGRESS within a third of a second.
+            self._tickets.add(ticket)
+            self._early.append(_Early(now_ms + self._around.settings().offsets_commit_timeout_ms, ticket, event))
+        elif self.code is not ErrorCode.NONE:
             ticket.complete(self.code)
-            return
-        self._tickets.add(ticket)
-        self._perform(event(self.shard, self._around.now_ms()))
+        else:
+            self._tickets.add(ticket)
+            self._perform(event(self.shard, now_ms))
         self._around.on_deadline(self.deadline_ms())
 
     def on_image(self, old: Image, new: Image) -> None:
@@ -180,12 +202,14 @@ class Coordinator:
 
     def deadline_ms(self) -> int | None:
         """When to call `on_time` next, or None."""
-        times = [self._queue[0].deadline_ms] if self._queue else []
+        times = [waiting[0].deadline_ms for waiting in (self._early, self._queue) if waiting]
         of_shard = self.shard.deadline_ms() if self._state is State.ACTIVE else None
         return min(times if of_shard is None else [*times, of_shard], default=None)
 
     def on_time(self, now_ms: int) -> None:
         """Act on all time limits that have ended."""
+        while self._early and self._early[0].deadline_ms <= now_ms:
+            self._answer(Reply(self._early.popleft().ticket, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         while self._queue and self._queue[0].deadline_ms <= now_ms:
             # The records are in the log and may still be replicated. The client must retry.
             self._answer(Reply(self._queue.popleft().reply.ticket, ErrorCode.COORDINATOR_NOT_AVAILABLE))
@@ -275,12 +299,17 @@ class Coordinator:
         self._tickets.discard(reply.ticket)
         tell(self._around.waiting, reply.ticket, reply.response)
 
-    def _refuse_all(self, code: ErrorCode) -> None:
-        self._queue.clear()
-        self._pending.clear()
+    def refuse_waiting(self, code: ErrorCode) -> None:
+        """Answer the requests that wait. The state stays, as if their clients had disconnected."""
+        self._early.clear()
         tickets, self._tickets = self._tickets, set()
         for ticket in tickets:
             tell(self._around.waiting, ticket, code)
+
+    def _refuse_all(self, code: ErrorCode) -> None:
+        self._queue.clear()
+        self._pending.clear()
+        self.refuse_waiting(code)
 
     # Ending -----------------------------------------------------------------------------------------------------------
 

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 from minibroker.coordinators import access
 from minibroker.coordinators.answering import GroupHandlers
-from minibroker.coordinators.coordinator import Coordinator
+from minibroker.coordinators.coordinator import Coordinator, Event
 from minibroker.coordinators.finding import FindCoordinator, OffsetsTopic
 from minibroker.coordinators.regexes import compiled
+from minibroker.coordinators.tickets import Ticket, tell
 from minibroker.groups.keys import GroupSettings
 from minibroker.groups.shard import GroupShard
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
@@ -27,10 +28,12 @@ from minibroker.partitions.store import Store
 from minibroker.replicas.membership import Membership
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.apis import ApiKey
+from minibroker.wire.codes import ErrorCode
 
 log = logging.getLogger(__name__)
 
 _BROKER = ""  # the group id under which the broker's settings are cached
+_SUSPENDED_S = 0.5
 
 
 class GroupCoordinators:
@@ -52,7 +55,9 @@ class GroupCoordinators:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._topic = OffsetsTopic(machine.config, cluster, self.settings)
-        self._handlers = GroupHandlers(self._coordinator_of, lambda: list(self._coordinators.values()))
+        self._suspended: list[Ticket] = []
+        """The requests that came while this node might have been fenced."""
+        self._handlers = GroupHandlers(self._pass_on, lambda: list(self._coordinators.values()))
 
     # A part of the node -----------------------------------------------------------------------------------------------
 
@@ -68,7 +73,8 @@ class GroupCoordinators:
         self._handlers.add_handlers(registry)
 
     def start(self) -> None:
-        """Do nothing: a coordinator starts when this node begins to lead its partition."""
+        """Watch the session of the node. Coordinators start as soon as the node leads their partitions."""
+        self._machine.begin(self._watch_session())
 
     async def stop(self) -> None:
         """Stop all coordinators and the timer."""
@@ -93,12 +99,36 @@ class GroupCoordinators:
             coordinator.resign()
             asyncio.get_running_loop().call_soon(self.waiting.settle)
 
-    def _coordinator_of(self, group_id: str) -> Coordinator | None:
-        # If this node was fenced, another node is the coordinator by now, and the offsets here may be old.
-        if self._may_be_fenced():
-            return None
+    # Requests ---------------------------------------------------------------------------------------------------------
+
+    def _pass_on(self, group_id: str, ticket: Ticket, event: Event, *, may_wait: bool) -> None:
+        """Pass a request to the coordinator of its group, if it is here."""
         name = self._topic.partition_of(group_id)
-        return None if name is None else self._coordinators.get(name)
+        coordinator = None if name is None else self._coordinators.get(name)
+        if coordinator is not None and not self._may_be_fenced():
+            coordinator.handle(ticket, event, may_wait=may_wait)
+        elif coordinator is not None and may_wait:
+            # The offsets of a coordinator that has been deposed are out of date, even if it does not know it yet.
+            self._suspended.append(ticket)
+        else:
+            ticket.complete(ErrorCode.NOT_COORDINATOR)
+
+    async def _watch_session(self) -> None:
+        """Send clients away from time to time while other nodes may coordinate their groups.
+
+        A node that is cut off replicates nothing, and hears of no other member. A commit would wait here for seconds,
+        and a member that joins for minutes. If clients were sent away at once, they would come back at once, because
+        for a moment the other nodes still name this node. librdkafka gives a commit up after six attempts.
+        """
+        while True:
+            await asyncio.sleep(_SUSPENDED_S)
+            suspended, self._suspended = self._suspended, []
+            for ticket in suspended:
+                tell(self.waiting, ticket, ErrorCode.NOT_COORDINATOR)
+            if self._may_be_fenced():
+                for coordinator in self._coordinators.values():
+                    coordinator.refuse_waiting(ErrorCode.NOT_COORDINATOR)
+            self.waiting.settle()
 
     # The metadata -----------------------------------------------------------------------------------------------------
 
