@@ -69,6 +69,11 @@ def _with_code(call: Call[Any]) -> Response:
     return APIS[call.header.api_key].response(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
+def close_connection(call: Call[Any]) -> Response:
+    """The refusal of an API whose response has no code for the whole request."""
+    raise Disconnect(f"{call.session.peer} sent {type(call.request).__name__}, which only other nodes may send")
+
+
 class Access(NamedTuple):
     """One row of the table."""
 

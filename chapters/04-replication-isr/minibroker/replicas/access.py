@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from minibroker.partitions.access import Access, Caller, Place, Ready
+from minibroker.partitions.access import Access, Caller, Place, Ready, close_connection
 from minibroker.wire.apis import ApiKey
 
 
@@ -29,7 +29,7 @@ REPLICA_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Access((Place.LEADER,)),
     ApiKey.DESCRIBE_PRODUCERS: Access(),
     ApiKey.DESCRIBE_LOG_DIRS: Access(),
-    ApiKey.GET_REPLICA_LOG_INFO: OF_A_BROKER,
+    ApiKey.GET_REPLICA_LOG_INFO: between_nodes()._replace(refuse=close_connection),
 }
 """The APIs that every node with replicas answers."""
 
