@@ -4,7 +4,7 @@ The handlers read the image: the brokers, the topics, the leader of each partiti
 to the leaders. A request for a topic that does not exist creates it, if the broker and the client both allow it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from minibroker.metadata.authority import Authority
@@ -15,6 +15,7 @@ from minibroker.metadata.records import SUPPORTED_FEATURES, LevelRange
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from minibroker.partitions.registry import Answer, Call, Registry
+from minibroker.partitions.slices import Steps, sliced
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.api_versions import (
     ApiVersionsRequest,
@@ -40,6 +41,8 @@ from minibroker.wire.uuids import NO_UUID, uuid_text
 
 TOPIC_IDS_FROM_VERSION = 12
 ZERO_LEVELS_FROM_VERSION = 4
+_TOPICS_PER_TURN = 500
+_CREATED_MAX = 100
 _BROKERS_ENDPOINT = 1
 _CONTROLLERS_ENDPOINT = 2
 
@@ -108,18 +111,13 @@ class Describe:
 
     def metadata(self, call: Call[MetadataRequest]) -> Answer:
         """The handler of Metadata."""
-        # In version 0 an empty list means all topics. From version 1 on null means all, and an empty list none.
-        wanted = call.request.topics
-        if wanted is None or (call.version == 0 and not wanted):
-            topics = [self._topic(topic) for topic in self._image.topics.values()]
-        else:
-            # A topic that is named twice is answered once.
-            unique = list({(it.name, it.topic_id): it for it in wanted}.values())
-            # Before version 4, a request cannot forbid the creation of topics, so they are created.
-            refused: Mapping[str, ErrorCode] = {}
-            if self._is_auto_creating() and (call.version < 4 or call.request.allow_auto_topic_creation):
-                refused = self._create_missing(unique)
-            topics = [self._wanted(it, call.version, refused) for it in unique]
+        return sliced(self._metadata(call), steps_per_turn=_TOPICS_PER_TURN)
+
+    def _metadata(self, call: Call[MetadataRequest]) -> Steps:
+        topics: list[MetadataResponseTopic] = []
+        for topic in self._topics(call):
+            topics.append(topic)
+            yield None
         if call.request.include_topic_authorized_operations:
             for topic in topics:
                 topic.topic_authorized_operations = TOPIC_OPERATIONS
@@ -137,12 +135,27 @@ class Describe:
             cluster_authorized_operations=_cluster_operations(call.request.include_cluster_authorized_operations),
         )
 
+    def _topics(self, call: Call[MetadataRequest]) -> Iterator[MetadataResponseTopic]:
+        # In version 0 an empty list means all topics. From version 1 on null means all, and an empty list none.
+        wanted = call.request.topics
+        if wanted is None or (call.version == 0 and not wanted):
+            # The image is never changed, only replaced. So the list stays complete if a topic is created meanwhile.
+            return map(self._topic, self._image.topics.values())
+        # A topic that is named twice is answered once.
+        unique = list({(it.name, it.topic_id): it for it in wanted}.values())
+        # Before version 4, a request cannot forbid the creation of topics, so they are created.
+        refused: Mapping[str, ErrorCode] = {}
+        if self._is_auto_creating() and (call.version < 4 or call.request.allow_auto_topic_creation):
+            refused = self._create_missing(unique)
+        return (self._wanted(it, call.version, refused) for it in unique)
+
     def _create_missing(self, wanted: Iterable[MetadataRequestTopic]) -> Mapping[str, ErrorCode]:
-        """Create the topics that do not exist, in one command. Return the error code of each that was refused."""
+        """Create topics that do not exist, in one command. Return the error code of each that was refused."""
         named = [it.name for it in wanted if it.topic_id == NO_UUID and it.name is not None]
         # An internal topic needs other settings than the defaults. The broker creates it when it needs it.
         missing = [name for name in named if name not in self._image.topics and not is_internal(name)]
-        return self._create(missing) if missing else {}
+        # The client asks for the others again.
+        return self._create(missing[:_CREATED_MAX]) if missing else {}
 
     def _wanted(
         self, wanted: MetadataRequestTopic, version: int, refused: Mapping[str, ErrorCode]

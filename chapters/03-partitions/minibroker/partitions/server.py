@@ -25,9 +25,10 @@ from minibroker.partitions.budget import Budget, Share
 from minibroker.partitions.errors import Disconnect, Overload
 from minibroker.partitions.rare_warning import RareWarning
 from minibroker.partitions.registry import Deferred, Registry, Reply, Session
-from minibroker.partitions.waiting import Waiting
+from minibroker.partitions.waiting import Parked, Turn, Waiting
 from minibroker.wire.errors import MalformedMessage
 from minibroker.wire.frames import frame_length
+from minibroker.wire.headers import part_bytes
 from minibroker.wire.schema import Part, Response
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ _REQUESTS_IN_A_ROW = 8
 _SMALL_FRAME_BYTES = 64 * 1024
 _GRACE_S = 5.0
 _SWEEP_MS = 500
+_PAUSE_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Server:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self.is_stopping = False
+        waiting.on_turn = self._take_turns
         self._warning = RareWarning(log)
 
     async def start(self, listener: socket.socket, *, backlog: int = 50) -> None:
@@ -210,10 +213,30 @@ class Server:
         self._arm()
         connection.answered = answered
         try:
-            return deferred.reply(await answered)
+            response = await answered
         finally:
             connection.answered = None
             self._waiting.forget(parked)
+        if deferred.wait.turn is None:
+            return deferred.reply(response)
+        # To encode the answer of long work takes long, too. A thread does it, while the loop serves others.
+        return await asyncio.get_running_loop().run_in_executor(None, deferred.reply, response)
+
+    def _take_turns(self, parked: Parked[Response], turn: Turn) -> None:
+        """Wake a wait for turns in every turn of the event loop, until it is over."""
+        loop = asyncio.get_running_loop()
+
+        def take_turn() -> None:
+            if not (parked.is_over or turn.is_over):
+                turn.is_due = True
+                self._waiting.wake(turn)
+                self._waiting.settle()
+                again()
+
+        def again() -> None:
+            loop.call_later(_PAUSE_S if turn.is_pausing else 0, take_turn)
+
+        again()
 
     def _arm(self) -> None:
         """Set the timer to the earliest deadline."""
@@ -297,14 +320,15 @@ class _Connection:
         # A request must be complete within the idle limit after its first bytes. So a client that sends one byte a
         # second does not keep its connection for ever.
         self.is_idle, self.since_ms = False, monotonic_ms()
-        outcome = await self._outcome(frame_length(prefix, self._server.limits.request_bytes_max))
+        length = frame_length(prefix, self._server.limits.request_bytes_max)
+        outcome = await self._outcome(length)
         reply = outcome if isinstance(outcome, Reply) else await self._server.deferred(self, outcome)
         self.since_ms = monotonic_ms()
         await self._send(reply.parts)
         # If all requests and answers fit into buffers, the code above never yields to the event loop. So yield now and
-        # then.
+        # then, and after each long request or answer.
         self._served += 1
-        if self._served % _REQUESTS_IN_A_ROW == 0:
+        if self._served % _REQUESTS_IN_A_ROW == 0 or max(length, part_bytes(reply.parts)) > _SMALL_FRAME_BYTES:
             await asyncio.sleep(0)
 
     async def _outcome(self, length: int) -> Reply | Deferred:
