@@ -138,9 +138,14 @@ class Cluster(Processes[Node]):
         """The address at which clients and other nodes reach a node."""
         return self.proxies[number].address if self.proxies else self.nodes[number].address
 
+    @property
+    def secret(self) -> Path:
+        """The file with the secret that the nodes share. The first node has made it beside the data directories."""
+        return self._path / SECRET
+
     def as_node(self, number: int) -> Authenticator:
         """A login that proves to be a node, for a client that acts as one."""
-        return partial(log_in, NodeCredentials(read_secret(str(self._path / SECRET))), number)
+        return partial(log_in, NodeCredentials(read_secret(str(self.secret))), number)
 
     # Links
 

@@ -342,7 +342,8 @@ def test_a_machine_with_a_copied_node_id_evicts_no_broker(quorum: QuorumCluster,
 
     def copy_of(number: int) -> QuorumNode:
         # The whole configuration file was copied, and the disk is empty.
-        settings = (*quorum[number].settings, "broker.session.timeout.ms=1000")
+        secret = f"minibroker.cluster.secret.file={quorum.secret}"
+        settings = (*quorum[number].settings, "broker.session.timeout.ms=1000", secret)
         return QuorumNode(number, tmp_path / f"copy{number}", settings)
 
     with closing(copy_of(decides)) as leader, closing(copy_of(follows)) as follower:

@@ -176,7 +176,7 @@ class _Produce:
                 for index, message in refused.records
             ]
         if refused.code in WRONG_NODE and self._call.version >= LEADER_HINTS_FROM_VERSION:
-            leader = self._routes.leader(name)
+            leader = self._routes.leader(name, self._call.session.listener)
             if leader is not None:
                 answer.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.leader_epoch)
                 self._endpoints[leader.node_id] = _endpoint(leader)

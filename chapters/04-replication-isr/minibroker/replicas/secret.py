@@ -41,7 +41,7 @@ def secret_of(config: NodeConfig, *, is_alone: bool) -> bytes:
 def check_one_machine(config: NodeConfig) -> None:
     """Refuse a node of several machines without a secret file: no other machine could know what this one makes up."""
     voters = quorum_voters(config)
-    hosts = [it.host for it in (*voters, *config.advertised_listeners)]
+    hosts = [*(it.host for it in voters), *(it.host for it in config.advertised_listeners)]
     far = next((it for it in hosts if not is_loopback(it)), None)
     if voters and far is not None:
         raise BrokerFailure(
