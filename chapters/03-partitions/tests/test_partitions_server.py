@@ -20,6 +20,7 @@ from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.headers import frame_request, read_response_header
 from minibroker.wire.schema import Request, decode_whole
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker.wire.tables.produce import ProduceRequest, TopicProduceData
 
 LIMITS = Limits(request_bytes_max=1024**2, queued_bytes_max=2 * 1024**2, connections_max=10, idle_ms_max=60_000)
 SOON_S = 10
@@ -404,3 +405,36 @@ def test_a_request_that_needs_too_much_memory_closes_its_connection_with_one_lin
     (record,) = caplog.records
     assert record.getMessage().endswith("closed: its request needs more memory than there is")
     assert record.exc_info is None
+
+
+def test_other_clients_are_answered_between_the_slices_of_a_long_request() -> None:
+    """The other client asks as often as it can. Its answers come while the long request is still in progress."""
+
+    async def test(served: ServedBroker) -> None:
+        served.broker.registry.elements_max = 100_000
+        topics = [TopicProduceData(name=f"t{n}", partition_data=[]) for n in range(20_000)]
+        for long, version in ((metadata_of(20_000), 12), (ProduceRequest(acks=1, timeout_ms=0, topic_data=topics), 9)):
+            client, other = await served.connect(), await served.connect()
+            client.send(long, version)
+            await until(lambda: len(served.broker.waiting) == 1)
+            answered = 0
+            while len(served.broker.waiting) == 1:
+                other.send(metadata_of(0))
+                await other.receive(metadata_of(0))
+                answered += 1
+            assert answered > 1, type(long).__name__
+            _, response = await client.receive(long, version)
+            assert len(response.topics if version == 12 else response.responses) == 20_000
+
+    run(test)
+
+
+def test_the_work_of_a_client_that_disconnects_ends() -> None:
+    async def test(served: ServedBroker) -> None:
+        client = await served.connect()
+        client.send(metadata_of(20_000))
+        await until(lambda: len(served.broker.waiting) == 1)
+        client.writer.transport.abort()
+        await until(lambda: len(served.broker.waiting) == 0)
+
+    run(test)

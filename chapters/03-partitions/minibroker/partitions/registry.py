@@ -51,6 +51,10 @@ class Session:
 
     peer: str
     """The address of the client."""
+    listener: str = "PLAINTEXT"
+    """The name of the listener by which the client has come."""
+    needs_login: bool = False
+    """Whether the caller must log in before anything else, because the listener demands it."""
     principal: Principal = ANONYMOUS
     node_id: int | None = None
     """The node that the caller has proved to be; None for a client. The client id of a request proves nothing."""

@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
@@ -25,9 +26,10 @@ from minibroker.partitions.budget import Budget, Share
 from minibroker.partitions.errors import Disconnect, Overload
 from minibroker.partitions.rare_warning import RareWarning
 from minibroker.partitions.registry import Deferred, Registry, Reply, Session
-from minibroker.partitions.waiting import Waiting
+from minibroker.partitions.waiting import Parked, Turn, Waiting
 from minibroker.wire.errors import MalformedMessage
 from minibroker.wire.frames import frame_length
+from minibroker.wire.headers import part_bytes
 from minibroker.wire.schema import Part, Response
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,12 @@ _REQUESTS_IN_A_ROW = 8
 _SMALL_FRAME_BYTES = 64 * 1024
 _GRACE_S = 5.0
 _SWEEP_MS = 500
+_PAUSE_S = 0.005
+# A caller that must log in has not shown yet that it may use this node's memory (CVE-2022-34917).
+_BEFORE_LOGIN_BYTES_MAX = 512 * 1024
+
+NewSession = Callable[[str], Session]
+"""Begins the session of a connection, given the address of the client."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +86,18 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
         self.is_stopping = False
+        waiting.on_turn = self._take_turns
         self._warning = RareWarning(log)
 
-    async def start(self, listener: socket.socket, *, backlog: int = 50) -> None:
-        """Accept connections on a bound socket."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._protocol, sock=listener, backlog=backlog)
-        self._sweeper = asyncio.create_task(self._sweep())
+    async def start(self, bound: socket.socket, new_session: NewSession = Session, *, backlog: int = 50) -> None:
+        """Accept connections on a bound socket. Called once for each listener."""
+        loop, protocol = asyncio.get_running_loop(), partial(self._protocol, new_session)
+        self._servers.append(await loop.create_server(protocol, sock=bound, backlog=backlog))
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
         """Stop accepting connections and requests, finish the requests in progress, then close all connections.
@@ -95,8 +105,8 @@ class Server:
         A client that does not read its answer is disconnected after a few seconds.
         """
         self.is_stopping = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         # Waiting requests are answered now, and idle connections are closed.
@@ -114,18 +124,24 @@ class Server:
 
     # Connections ------------------------------------------------------------------------------------------------------
 
-    def _protocol(self) -> asyncio.BaseProtocol:
+    def _protocol(self, new_session: NewSession) -> asyncio.BaseProtocol:
         reader = asyncio.StreamReader(limit=_BUFFER_BYTES)
-        return _Protocol(reader, self._begin)
+        return _Protocol(reader, partial(self._begin, new_session))
 
-    def _begin(self, protocol: "_Protocol", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _begin(
+        self,
+        new_session: NewSession,
+        protocol: "_Protocol",
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
         peer = _name(writer.get_extra_info("peername"))
         refusal = self._refusal(peer)
         if refusal is not None:
             log.warning("%s: refused, %s", peer, refusal)
             writer.transport.abort()
             return
-        connection = _Connection(self, reader, writer, peer)
+        connection = _Connection(self, reader, writer, new_session(peer))
         protocol.on_gone = connection.on_gone
         self._connections.add(connection)
         task = asyncio.create_task(connection.run())
@@ -210,10 +226,30 @@ class Server:
         self._arm()
         connection.answered = answered
         try:
-            return deferred.reply(await answered)
+            response = await answered
         finally:
             connection.answered = None
             self._waiting.forget(parked)
+        if deferred.wait.turn is None:
+            return deferred.reply(response)
+        # To encode the answer of long work takes long, too. A thread does it, while the loop serves others.
+        return await asyncio.get_running_loop().run_in_executor(None, deferred.reply, response)
+
+    def _take_turns(self, parked: Parked[Response], turn: Turn) -> None:
+        """Wake a wait for turns in every turn of the event loop, until it is over."""
+        loop = asyncio.get_running_loop()
+
+        def take_turn() -> None:
+            if not (parked.is_over or turn.is_over):
+                turn.is_due = True
+                self._waiting.wake(turn)
+                self._waiting.settle()
+                again()
+
+        def again() -> None:
+            loop.call_later(_PAUSE_S if turn.is_pausing else 0, take_turn)
+
+        again()
 
     def _arm(self) -> None:
         """Set the timer to the earliest deadline."""
@@ -259,13 +295,15 @@ class _Protocol(asyncio.StreamReaderProtocol):
 class _Connection:
     """One client."""
 
-    def __init__(self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
+    def __init__(
+        self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, session: Session
+    ) -> None:
         self._server = server
         self._reader = reader
         self._writer = writer
         self._served = 0
-        self.peer = peer
-        self._session = Session(peer)
+        self.peer = session.peer
+        self._session = session
         self.is_idle = True
         self.since_ms = monotonic_ms()
         self.answered: asyncio.Future[Response] | None = None
@@ -297,15 +335,21 @@ class _Connection:
         # A request must be complete within the idle limit after its first bytes. So a client that sends one byte a
         # second does not keep its connection for ever.
         self.is_idle, self.since_ms = False, monotonic_ms()
-        outcome = await self._outcome(frame_length(prefix, self._server.limits.request_bytes_max))
+        length = frame_length(prefix, self._frame_bytes_max)
+        outcome = await self._outcome(length)
         reply = outcome if isinstance(outcome, Reply) else await self._server.deferred(self, outcome)
         self.since_ms = monotonic_ms()
         await self._send(reply.parts)
         # If all requests and answers fit into buffers, the code above never yields to the event loop. So yield now and
-        # then.
+        # then, and after each long request or answer.
         self._served += 1
-        if self._served % _REQUESTS_IN_A_ROW == 0:
+        if self._served % _REQUESTS_IN_A_ROW == 0 or max(length, part_bytes(reply.parts)) > _SMALL_FRAME_BYTES:
             await asyncio.sleep(0)
+
+    @property
+    def _frame_bytes_max(self) -> int:
+        bytes_max = self._server.limits.request_bytes_max
+        return min(bytes_max, _BEFORE_LOGIN_BYTES_MAX) if self._session.needs_login else bytes_max
 
     async def _outcome(self, length: int) -> Reply | Deferred:
         """Read a frame and dispatch it. Its bytes count in the budget until its answer is ready or must wait."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from minibroker.coordinators.coordinator import Coordinator, Event
 from minibroker.coordinators.refusing import refusal
 from minibroker.coordinators.tickets import Ticket, answer_of, merged
-from minibroker.groups.describing import GROUP_OPERATIONS
+from minibroker.groups.describing import GROUP_OPERATIONS, filter_of
 from minibroker.groups.shard import GroupShard
 from minibroker.groups.steps import Client, Step
 from minibroker.groups.tables.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
@@ -25,12 +25,14 @@ from minibroker.groups.tables.offset_commit import OffsetCommitRequest
 from minibroker.groups.tables.offset_delete import OffsetDeleteRequest
 from minibroker.groups.tables.sync_group import SyncGroupRequest
 from minibroker.partitions.registry import Answer, Call, Registry
+from minibroker.partitions.slices import in_parts
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request, Response
 from minibroker.wire.tables.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 
 MANY_GROUPS_FROM = 8
+_GROUPS_PER_TURN = 200
 
 Act = Callable[[GroupShard, Ticket, int], Step]
 
@@ -57,11 +59,14 @@ class GroupHandlers:
         registry.add(ApiKey.LEAVE_GROUP, self.leave)
         registry.add(ApiKey.CONSUMER_GROUP_HEARTBEAT, self.consumer_heartbeat)
         registry.add(ApiKey.OFFSET_COMMIT, self.commit)
-        registry.add(ApiKey.OFFSET_FETCH, self.fetch)
+        registry.add(ApiKey.OFFSET_FETCH, in_parts(self.fetch, "groups", "groups", size=_GROUPS_PER_TURN))
         registry.add(ApiKey.OFFSET_DELETE, self.delete_offsets)
-        registry.add(ApiKey.DESCRIBE_GROUPS, self.describe)
-        registry.add(ApiKey.CONSUMER_GROUP_DESCRIBE, self.consumer_describe)
-        registry.add(ApiKey.DELETE_GROUPS, self.delete)
+        registry.add(ApiKey.DESCRIBE_GROUPS, in_parts(self.describe, "groups", "groups", size=_GROUPS_PER_TURN))
+        registry.add(
+            ApiKey.CONSUMER_GROUP_DESCRIBE,
+            in_parts(self.consumer_describe, "group_ids", "groups", size=_GROUPS_PER_TURN),
+        )
+        registry.add(ApiKey.DELETE_GROUPS, in_parts(self.delete, "groups_names", "results", size=_GROUPS_PER_TURN))
         registry.add(ApiKey.LIST_GROUPS, self.list)
 
     # One group --------------------------------------------------------------------------------------------------------
@@ -196,10 +201,11 @@ class GroupHandlers:
     def list(self, call: Call[ListGroupsRequest]) -> Answer:
         """The handler of ListGroups: the groups of all coordinators on this node."""
         request, version = call.request, call.version
+        passes = filter_of(request.states_filter, request.types_filter)
 
         def ask(coordinator: Coordinator) -> Ticket:
             ticket = Ticket(lambda code: refusal(request, version, code))
-            coordinator.handle(ticket, lambda shard, _now: shard.on_list(ticket, request))
+            coordinator.handle(ticket, lambda shard, _now: shard.on_list(ticket, passes))
             return ticket
 
         return merged([ask(it) for it in self._coordinators()], _listed)
