@@ -55,6 +55,7 @@ class Limits:
     connections_max: int  # max.connections
     idle_ms_max: int  # connections.max.idle.ms
     connections_per_ip_max: int = 2**31 - 1  # max.connections.per.ip
+    login_ms_max: int = 10_000  # a caller that must log in has no right to more
 
 
 class Tracer(Protocol):
@@ -158,9 +159,9 @@ class Server:
 
     async def _sweep(self) -> None:
         """Close connections without progress: no whole request arrives, or the client does not read its answer."""
-        idle_ms_max = self.limits.idle_ms_max
+        idle_ms_max, login_ms_max = self.limits.idle_ms_max, self.limits.login_ms_max
         while True:
-            await asyncio.sleep(min(max(idle_ms_max / 4, 10), 5000) / 1000)
+            await asyncio.sleep(min(max(min(idle_ms_max, login_ms_max) / 4, 10), 5000) / 1000)
             now_ms = monotonic_ms()
             for connection in list(self._connections):
                 if connection.answered is None and now_ms - connection.since_ms > idle_ms_max:
@@ -169,6 +170,9 @@ class Server:
                         connection.peer,
                         idle_ms_max,
                     )
+                    connection.abort()
+                elif connection.needs_login and now_ms - connection.begun_ms > login_ms_max:
+                    log.info("%s: closed after %d ms without a login", connection.peer, login_ms_max)
                     connection.abort()
 
     # Requests ---------------------------------------------------------------------------------------------------------
@@ -269,7 +273,7 @@ class _Connection:
         self.peer = session.peer
         self._session = session
         self.is_idle = True
-        self.since_ms = monotonic_ms()
+        self.begun_ms = self.since_ms = monotonic_ms()
         self.answered: asyncio.Future[Response] | None = None
         """The answer of a request that waits, or None."""
 
@@ -306,9 +310,14 @@ class _Connection:
             await asyncio.sleep(0)
 
     @property
+    def needs_login(self) -> bool:
+        """Whether its listener demands a login, and the client has not logged in yet."""
+        return self._session.needs_login
+
+    @property
     def _frame_bytes_max(self) -> int:
         bytes_max = self._server.limits.request_bytes_max
-        return min(bytes_max, _BEFORE_LOGIN_BYTES_MAX) if self._session.needs_login else bytes_max
+        return min(bytes_max, _BEFORE_LOGIN_BYTES_MAX) if self.needs_login else bytes_max
 
     async def _outcome(self, length: int) -> Reply | Deferred:
         """Read a frame and dispatch it. Its bytes count in the budget until its answer is ready or must wait."""
