@@ -86,7 +86,7 @@ def test_a_node_that_does_not_belong_here_says_so_in_one_line(pair: Cluster, tmp
     # A wrong address of the controller.
     with closing(Node(5, tmp_path / "node5", [f"controller.quorum.voters=7@{pair[1].address}"])) as lost:
         lost.begin()
-        assert "belongs to a cluster of the nodes [1, 2], without node 7" in last_words(lost)
+        assert "belongs to a cluster with the nodes [1, 2], but without node 7" in last_words(lost)
 
 
 def test_a_node_with_another_secret_says_so_on_both_sides_and_joins_with_the_right_one(
