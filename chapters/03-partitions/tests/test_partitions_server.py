@@ -16,8 +16,8 @@ from minibroker.metadata.listeners import Listener
 from minibroker.partitions import budget, server
 from minibroker.partitions.machine import bind
 from minibroker.partitions.places import Places
-from minibroker.partitions.registry import Call, Handler
-from minibroker.partitions.server import Limits, Server
+from minibroker.partitions.registry import Call, Handler, Session
+from minibroker.partitions.server import Limits, NewSession, Server
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.headers import frame_request, read_response_header
 from minibroker.wire.schema import Request, decode_whole
@@ -78,12 +78,12 @@ class ServedBroker:
 
 
 @asynccontextmanager
-async def opened(limits: Limits = LIMITS) -> Any:
+async def opened(limits: Limits = LIMITS, new_session: NewSession = Session) -> Any:
     broker = MemoryBroker()
     broker.create("orders", 2)
     server = Server(broker.registry, broker.waiting, limits)
     listener = bind(Listener("PLAINTEXT", "127.0.0.1", 0))
-    await server.start(listener)
+    await server.start(listener, new_session)
     served = ServedBroker(broker, server, listener.getsockname()[1])
     try:
         yield served
@@ -93,9 +93,11 @@ async def opened(limits: Limits = LIMITS) -> Any:
         await server.stop()
 
 
-def run(test: Callable[[ServedBroker], Awaitable[None]], limits: Limits = LIMITS) -> None:
+def run(
+    test: Callable[[ServedBroker], Awaitable[None]], limits: Limits = LIMITS, new_session: NewSession = Session
+) -> None:
     async def main() -> None:
-        async with opened(limits) as served:
+        async with opened(limits, new_session) as served:
             await test(served)
 
     asyncio.run(asyncio.wait_for(main(), 60))
@@ -277,6 +279,26 @@ def test_a_connection_whose_request_waits_is_not_idle() -> None:
         await client.receive(fetch)
 
     run(test, replace(LIMITS, idle_ms_max=100))
+
+
+def test_a_connection_that_must_log_in_and_does_not_is_closed() -> None:
+    sessions: list[Session] = []
+
+    def demanding(peer: str) -> Session:
+        sessions.append(Session(peer, needs_login=True))
+        return sessions[-1]
+
+    async def test(served: ServedBroker) -> None:
+        stranger, known = await served.connect(), await served.connect()
+        await until(lambda: len(sessions) == 2)
+        ports = {session.peer.rpartition(":")[2]: session for session in sessions}
+        ports[str(known.writer.get_extra_info("sockname")[1])].needs_login = False
+        assert await stranger.is_closed()
+        fetch = fetch_request("orders")
+        known.send(fetch)
+        await known.receive(fetch)
+
+    run(test, replace(LIMITS, login_ms_max=100), demanding)
 
 
 def test_large_requests_share_a_budget_and_all_are_served() -> None:

@@ -63,6 +63,7 @@ class Limits:
     connections_max: int  # max.connections
     idle_ms_max: int  # connections.max.idle.ms
     connections_per_ip_max: int = 2**31 - 1  # max.connections.per.ip
+    login_ms_max: int = 10_000  # a caller that must log in has no right to more
 
 
 class Tracer(Protocol):
@@ -177,7 +178,8 @@ class Server:
     async def _sweep(self) -> None:
         """Close connections without progress, again and again."""
         while True:
-            await asyncio.sleep(min(max(self.limits.idle_ms_max / 4, 10), _SWEEP_MS) / 1000)
+            shortest_ms = min(self.limits.idle_ms_max, self.limits.login_ms_max)
+            await asyncio.sleep(min(max(shortest_ms / 4, 10), _SWEEP_MS) / 1000)
             now_ms = monotonic_ms()
             self._close_idle(now_ms)
             for connection in self.places.overdue(now_ms):
@@ -187,8 +189,8 @@ class Server:
                 share.close()
 
     def _close_idle(self, now_ms: int) -> None:
-        """Close connections on which no whole request arrives, or whose client does not read its answer."""
-        idle_ms_max = self.limits.idle_ms_max
+        """Close connections without a whole request, without a login, or whose client does not read its answer."""
+        idle_ms_max, login_ms_max = self.limits.idle_ms_max, self.limits.login_ms_max
         for connection in list(self._connections):
             if connection.answered is None and now_ms - connection.since_ms > idle_ms_max:
                 log.info(
@@ -196,6 +198,9 @@ class Server:
                     connection.peer,
                     idle_ms_max,
                 )
+                connection.abort()
+            elif connection.session.needs_login and now_ms - connection.begun_ms > login_ms_max:
+                log.info("%s: closed after %d ms without a login", connection.peer, login_ms_max)
                 connection.abort()
 
     def warn(self, line: str) -> None:
@@ -323,7 +328,7 @@ class _Connection:
         self.trial = ""
         """Why this connection may only log in as a node, or empty."""
         self.is_idle = True
-        self.since_ms = monotonic_ms()
+        self.begun_ms = self.since_ms = monotonic_ms()
         self.answered: asyncio.Future[Response] | None = None
         """The answer of a request that waits, or None."""
 
