@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from brokers import IS_OURS, Broker, eventually
@@ -161,7 +162,7 @@ def test_a_listener_that_demands_a_login_answers_nobody_before_it(listening: Lis
 
 
 def test_a_stock_client_logs_in_with_the_password_of_a_node(listening: ListeningCluster) -> None:
-    def settings(password: str) -> dict[str, object]:
+    def settings(password: str) -> dict[str, Any]:
         return {
             "bootstrap.servers": listening[2].at("INSIDE"),
             "security.protocol": "SASL_PLAINTEXT",
@@ -175,7 +176,7 @@ def test_a_stock_client_logs_in_with_the_password_of_a_node(listening: Listening
         (number, node.ports["INSIDE"]) for number, node in listening.nodes.items()
     }
     errors: list[object] = []
-    wrong = AdminClient({**settings("guess"), "error_cb": lambda error: errors.append(error.str()), "log_level": 0})
+    wrong = AdminClient(settings("guess") | {"error_cb": lambda error: errors.append(error.str()), "log_level": 0})
     eventually(
         lambda: wrong.poll(0.1) is not None and any("the credentials are wrong" in str(it) for it in errors), "58"
     )

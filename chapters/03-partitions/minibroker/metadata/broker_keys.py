@@ -132,14 +132,19 @@ MAX_CONNECTIONS = broker_key(
     INT,
     1000,
     at_least(0),
-    "The most connections at a time.",
+    "The most connections of clients at a time; nodes that have logged in do not count.",
     is_dynamic=True,
     departure=Departure(
         str(INT_MAX), "Kafka has no limit; idle connections must not use up the process's file descriptors"
     ),
 )
 MAX_CONNECTIONS_PER_IP = broker_key(
-    "max.connections.per.ip", INT, INT_MAX, at_least(0), "The most connections from one address.", is_dynamic=True
+    "max.connections.per.ip",
+    INT,
+    INT_MAX,
+    at_least(0),
+    "The most connections of clients from one address.",
+    is_dynamic=True,
 )
 QUEUED_MAX_REQUEST_BYTES = broker_key(
     "queued.max.request.bytes",

@@ -178,7 +178,7 @@ class Registry:
             request, _end = entry.request.decode_at_most(frame, position, version, elements_max=elements_max)
         except TooManyElements as error:
             raise Overload(
-                f"{entry.request.__name__} v{version} of {len(frame)} bytes: {error} "
+                f"closed: {entry.request.__name__} v{version} of {len(frame)} bytes: {error} "
                 f"(minibroker.request.elements.max={self.elements_max})"
             ) from error
         answer = entry.handler(Call(request, version, header, now_ms, session))
