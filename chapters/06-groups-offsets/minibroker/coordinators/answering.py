@@ -218,8 +218,9 @@ def or_disconnect(answer: Answer) -> Answer:
     librdkafka repeats an OffsetFetch whose connection is lost. After such an answer it does not, and never reads the
     partitions that it asked for (librdkafka #5586).
     """
-    if not isinstance(answer, Wait):
+    if isinstance(answer, Response):
         return _answered_here(answer)
+    assert isinstance(answer, Wait)
     wait = answer
 
     def attempt() -> Response | None:
