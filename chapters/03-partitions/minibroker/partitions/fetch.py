@@ -127,7 +127,7 @@ class _Fetch:
         # If a partition is named twice, the last entry counts.
         wanted: dict[tuple[str, bytes, int], _Wanted] = {}
         for topic in call.request.topics:
-            name = self._name(topic.topic, topic.topic_id)
+            name = self._name(topic.topic, topic.topic_id) if topic.partitions else None
             for it in topic.partitions:
                 wanted[topic.topic, topic.topic_id, it.partition] = _Wanted(name, topic.topic_id, it, reader)
         self._wanted = [_of_replica(it) for it in wanted.values()] if is_replica else list(wanted.values())
