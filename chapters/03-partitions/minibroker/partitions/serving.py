@@ -114,7 +114,7 @@ class Partitions:
         registry.add(ApiKey.PRODUCE, Produce(store, on_timeout=self._on_timeout), advertised_from=0)
         registry.add(ApiKey.FETCH, Fetch(store, bytes_max=config.fetch_max_bytes, clock=monotonic_ms))
         registry.add(ApiKey.LIST_OFFSETS, ListOffsets(store))
-        registry.add(ApiKey.DELETE_RECORDS, DeleteRecords(store))
+        registry.add(ApiKey.DELETE_RECORDS, in_parts(DeleteRecords(store), "topics", "topics", size=200))
         registry.add(ApiKey.API_VERSIONS, api_versions(registry, authority, self._features))
         registry.add(ApiKey.INIT_PRODUCER_ID, InitProducerId(authority, config.node_id), stand_in=True)
         registry.add(ApiKey.DESCRIBE_CONFIGS, self.configurations.describe)
