@@ -73,7 +73,7 @@ def check_end(node: FailingNode, *words: str) -> None:
     assert line.startswith(f"minibroker serve: node {node.number} ends, because its ")
     for word in words:
         assert word in line
-    assert line.endswith("then start it again")
+    assert line.endswith("then start the node again")
     assert not node.complaints(), node.complaints()
     # After a restart the node may lack records that it has acknowledged.
     assert not (node.data / "broker-epoch").exists()
