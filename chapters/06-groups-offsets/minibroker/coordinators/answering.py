@@ -24,13 +24,16 @@ from minibroker.groups.tables.list_groups import ListGroupsRequest, ListGroupsRe
 from minibroker.groups.tables.offset_commit import OffsetCommitRequest
 from minibroker.groups.tables.offset_delete import OffsetDeleteRequest
 from minibroker.groups.tables.sync_group import SyncGroupRequest
+from minibroker.partitions.errors import Disconnect
 from minibroker.partitions.registry import Answer, Call, Registry
+from minibroker.partitions.waiting import Wait
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.schema import Request, Response
+from minibroker.wire.schema import Request, Response, codes_in
 from minibroker.wire.tables.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 
 MANY_GROUPS_FROM = 8
+_ELSEWHERE = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 Act = Callable[[GroupShard, Ticket, int], Step]
 
@@ -133,11 +136,10 @@ class GroupHandlers:
         it = call.request
         if call.version < MANY_GROUPS_FROM:
             group = OffsetFetchRequestGroup(group_id=it.group_id, topics=it.topics)
-            return answer_of(self._fetch(it, group, call.version))
+            return or_disconnect(answer_of(self._fetch(it, group, call.version)))
         parts = [OffsetFetchRequest(groups=[group], require_stable=it.require_stable) for group in it.groups]
-        return merged(
-            [self._fetch(part, part.groups[0], call.version) for part in parts], _merge(OffsetFetchResponse, "groups")
-        )
+        tickets = [self._fetch(part, part.groups[0], call.version) for part in parts]
+        return or_disconnect(merged(tickets, _merge(OffsetFetchResponse, "groups")))
 
     def _fetch(self, part: OffsetFetchRequest, group: OffsetFetchRequestGroup, version: int) -> Ticket:
         def act(shard: GroupShard, ticket: Ticket, _now_ms: int) -> Step:
@@ -208,6 +210,30 @@ class GroupHandlers:
 def client_of(call: Call[Any]) -> Client:
     """The client of a call, with its address as Java prints it."""
     return Client(call.header.client_id or "", "/" + call.peer.rpartition(":")[0])
+
+
+def or_disconnect(answer: Answer) -> Answer:
+    """Close the connection instead of an answer that sends the client to another coordinator.
+
+    librdkafka repeats an OffsetFetch whose connection is lost. After such an answer it does not, and never reads the
+    partitions that it asked for (librdkafka #5586).
+    """
+    if isinstance(answer, Response):
+        return _answered_here(answer)
+    assert isinstance(answer, Wait)
+    wait = answer
+
+    def attempt() -> Response | None:
+        response = wait.attempt()
+        return None if response is None else _answered_here(response)
+
+    return Wait(wait.keys, wait.timeout_ms, attempt=attempt, expire=lambda: _answered_here(wait.expire()))
+
+
+def _answered_here(response: Response) -> Response:
+    if not _ELSEWHERE.isdisjoint(codes_in(response)):
+        raise Disconnect("this node does not coordinate the group now: the client must look for the coordinator again")
+    return response
 
 
 def _merge(
