@@ -56,12 +56,11 @@ def _broker_value(image: Image, resource: str) -> int | None:
     return None if text is None else MIN_INSYNC_REPLICAS.parse(text)
 
 
-def may_lead(
-    partition: PartitionImage, isr: Collection[int], eligible: Collection[int], live: Collection[int]
-) -> list[int]:
-    """The replicas that may lead without a loss, in order: those in sync or, if no live one is, those eligible."""
-    in_sync = [it for it in partition.replicas if it in isr and it in live]
-    return in_sync or [it for it in partition.replicas if it in eligible and it in live]
+def may_lead(partition: PartitionImage, live: Collection[int]) -> list[int]:
+    """The live replicas that may lead without a loss, in order: those in sync or, if there are none, those eligible."""
+    replicas = [it for it in partition.replicas if it in live]
+    in_sync = [it for it in replicas if it in partition.isr]
+    return in_sync or [it for it in replicas if it in partition.eligible_leader_replicas]
 
 
 def with_eligible(
