@@ -167,7 +167,8 @@ class Outcome:
 
     def text(self) -> str:
         back_ms_max = max(it.back_ms for it in self.cycles)
-        return f"{len(self.cycles)} cycles, back after {back_ms_max} ms at most: {self.counts.text()}"
+        plural = "s" if len(self.cycles) > 1 else ""
+        return f"{len(self.cycles)} cycle{plural}, back after {back_ms_max} ms at most: {self.counts.text()}"
 
 
 @dataclass

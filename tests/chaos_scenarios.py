@@ -237,7 +237,7 @@ def deletions(scene: Scene) -> str:
         new = NewTopic(topic, assignments=dict(enumerate(REPLICAS)), configs={"min.insync.replicas": "2"})
         scene.ask(f"{topic} is created", lambda client, new=new: _exists(client, new))  # type: ignore[misc]
         for partition in range(len(REPLICAS)):
-            confluent_write(scene.cluster.bootstrap, topic, [Message(value)], partition=partition, acks="all")
+            _write(scene, topic, partition, value)
         if value == b"old":
             scene.cluster[victim].kill()
             scene.ask(f"{topic} is deleted", lambda client: _is_gone(client, topic))
@@ -252,6 +252,11 @@ def deletions(scene: Scene) -> str:
     what = f"no node has a file of {topic}"
     until(lambda: not any([*it.glob(f"{topic}-*")] for it in folders), what, seconds=WAIT_S_MAX, every_s=0.1)
     return words
+
+
+def _write(scene: Scene, topic: str, partition: int, value: bytes) -> None:
+    settings = {"acks": "all", "log_level": 0}
+    confluent_write(scene.cluster.bootstrap, topic, [Message(value)], partition=partition, **settings)
 
 
 def _exists(client: Client, new: NewTopic) -> bool:
