@@ -25,12 +25,14 @@ from typing import Any
 from clients_stock import confluent_consumer
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from minibroker.client.errors import ConnectionLost
 from minibroker.clients.blocking import Client
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.find_coordinator import FindCoordinatorRequest
 
 WAIT_S_MAX = 60.0
 SESSION_MS = 3000
+REQUEST_MS = 2000
 HEARTBEAT_MS = 200
 QUICK_GROUPS = (
     "group.initial.rebalance.delay.ms=0",
@@ -55,7 +57,7 @@ _FOR_A_GROUP: dict[str, object] = {
     "auto.offset.reset": "earliest",
     "enable.auto.commit": False,
     "topic.metadata.refresh.interval.ms": 500,
-    "socket.timeout.ms": 2000,
+    "socket.timeout.ms": REQUEST_MS,
     "reconnect.backoff.max.ms": 500,
     "log_level": 0,
 }
@@ -309,23 +311,18 @@ def crews_of_each_kind(
     *,
     is_orderly: bool = True,
     session_ms: int = SESSION_MS,
-    **more: object,
+    request_ms: int = REQUEST_MS,
 ) -> Iterator[dict[str, Crew]]:
     """A crew for each way to share partitions. They work side by side, so they wait for their sessions together."""
     with contextlib.ExitStack() as stack:
-        yield {
-            kind: stack.enter_context(
-                Crew(
-                    bootstrap, topics, group(kind), is_orderly=is_orderly, **_with_session(settings, session_ms), **more
-                )
-            )
-            for kind, settings in KINDS.items()
-        }
-
-
-def _with_session(settings: dict[str, object], session_ms: int) -> dict[str, object]:
-    # In the new protocol the broker sets the session, and the client refuses to.
-    return {name: session_ms if name == "session.timeout.ms" else value for name, value in settings.items()}
+        crews = {}
+        for kind, settings in KINDS.items():
+            patience = {"session.timeout.ms": session_ms, "socket.timeout.ms": request_ms}
+            # In the new protocol the broker sets the session, and the client refuses to.
+            patience = {name: ms for name, ms in patience.items() if name in _FOR_A_GROUP | settings}
+            crew = Crew(bootstrap, topics, group(kind), is_orderly=is_orderly, **(settings | patience))
+            crews[kind] = stack.enter_context(crew)
+        yield crews
 
 
 class Background:
@@ -354,10 +351,11 @@ class Background:
 
 
 def coordinator_of(address: str, group: str) -> int:
-    """The node that coordinates a group; 0 while there is none."""
-    with Client(address) as client:
+    """The node that coordinates a group; 0 while there is none, or the asked node closes the connection."""
+    with contextlib.suppress(ConnectionLost), Client(address) as client:
         (found,) = client.send(FindCoordinatorRequest(coordinator_keys=[group])).coordinators
-    return int(found.node_id) if found.error_code == ErrorCode.NONE else 0
+        return int(found.node_id) if found.error_code == ErrorCode.NONE else 0
+    return 0
 
 
 # A member in a process of its own

@@ -86,7 +86,32 @@ def test_a_node_that_does_not_belong_here_says_so_in_one_line(pair: Cluster, tmp
     # A wrong address of the controller.
     with closing(Node(5, tmp_path / "node5", [f"controller.quorum.voters=7@{pair[1].address}"])) as lost:
         lost.begin()
-        assert "belongs to a cluster of the nodes [1, 2], without node 7" in last_words(lost)
+        assert "belongs to a cluster with the nodes [1, 2], but without node 7" in last_words(lost)
+
+
+def test_a_node_with_another_secret_says_so_on_both_sides_and_joins_with_the_right_one(
+    pair: Cluster, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.write_text("another secret of more than 32 bytes")
+    other.chmod(0o600)
+    right = pair[2].settings
+    pair[2].settings = (*right, f"minibroker.cluster.secret.file={other}")
+    pair[1].restart()
+    pair[2].begin()
+    await_words(pair[2], "node 2 could not log in at node 1: its secret differs: compare the files of ")
+    await_words(pair[1], "node 2 could not log in at node 1, from 127.0.0.1:")
+    pair[2].kill()
+    # It tried again and again, and said so once, and once more because it waits for the controller.
+    assert pair[2].log().count("its secret differs") == 2
+    assert pair[1].log().count("its secret differs") == 1
+    # A secret that others can read ends the node.
+    other.chmod(0o644)
+    pair[2].begin()
+    assert last_words(pair[2]) == f"the secret of the cluster, {other}, is open to other users: `chmod 600 {other}`"
+    pair[2].settings = right
+    pair[2].restart()
+    pair.stop()
 
 
 def test_of_two_processes_with_one_node_id_the_older_one_ends(pair: Cluster, tmp_path: Path) -> None:

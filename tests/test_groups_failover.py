@@ -15,13 +15,12 @@ from brokers import IS_OURS, eventually, unique
 from cases import case
 from clients_stock import READ_S_MAX, admin
 from clusters import LAG_MS_MAX, QuorumCluster, Sender
-from confluent_kafka import ElectionType
+from confluent_kafka import ElectionType, KafkaException
 from groups_crews import QUICK_GROUPS, WAIT_S_MAX, Background, Crew, committed, coordinator_of, crews_of_each_kind
 from groups_raw import GroupConnection
 from groups_readers import AioReader
 
 from minibroker.bench.outages import longest_gap_ms
-from minibroker.client.errors import ConnectionLost
 from minibroker.clients.blocking import Client
 from minibroker.metadata.names import GROUP_METADATA_TOPIC
 
@@ -89,7 +88,9 @@ def group_of(cluster: QuorumCluster, coordinator: int) -> str:
         names = [unique("group") for _ in range(20)]
         mine = [it for it in names if coordinator_of(cluster.address_of(coordinator), it) == coordinator]
         if not mine:
-            client.elect_leaders(ElectionType.PREFERRED).result(READ_S_MAX)
+            # On a busy machine another controller may be elected meanwhile. The next attempt asks again.
+            with contextlib.suppress(KafkaException):
+                client.elect_leaders(ElectionType.PREFERRED).result(READ_S_MAX)
         return next(iter(mine), None)
 
     return eventually(found, f"node {coordinator} coordinates a group", seconds=WAIT_S_MAX) or ""
@@ -152,7 +153,7 @@ def test_groups_go_on_without_their_coordinator_and_no_commit_is_lost(
             [topic],
             lambda _kind: group_of(nodes, victim),
             session_ms=SESSION_MS,
-            **{"socket.timeout.ms": request_ms},
+            request_ms=request_ms,
         ) as crews,
         contextlib.closing(aio_reader(nodes, topic, group_of(nodes, victim), request_ms)) as reader,
         Sender(nodes, topic, partitions=len(REPLICAS), pause_s=0.01, timeout_ms=1000) as sender,
@@ -189,13 +190,6 @@ def commit_through(cluster: QuorumCluster, number: int, frame: bytes) -> bool:
         return connection.commit(frame) == [raw.NONE]
 
 
-def named_by(cluster: QuorumCluster, number: int, group: str) -> int | None:
-    """The coordinator that a node names; None if it closes the connection."""
-    with contextlib.suppress(ConnectionLost):
-        return coordinator_of(cluster[number].address, group)
-    return None
-
-
 @pytest.mark.parametrize("is_controller", [False, True])
 def test_a_coordinator_that_is_cut_off_tells_no_offset_that_is_out_of_date(
     nodes: QuorumCluster, is_controller: bool
@@ -219,10 +213,11 @@ def test_a_coordinator_that_is_cut_off_tells_no_offset_that_is_out_of_date(
             lambda: any(commit_through(nodes, it, second) for it in others), "another node coordinates the group"
         )
         # From now on the first commit is out of date, and the old coordinator still hears from nobody.
-        assert connection.fetch_offsets(asked) == (raw.NOT_COORDINATOR, {})
+        connection.send(asked)
+        assert connection.receive() is None
         # It refuses a commit that waits for replicas, so that the client need not wait until it gives up.
         assert committing.receive_committed() == [raw.NOT_COORDINATOR]
         # Its metadata may be out of date, too. Without a connection, the client asks another node.
-        assert named_by(nodes, old, group) is None
+        assert coordinator_of(nodes[old].address, group) == 0
         nodes.heal()
-        eventually(lambda: named_by(nodes, old, group) in others, "the old one names the new coordinator")
+        eventually(lambda: coordinator_of(nodes[old].address, group) in others, "the old one names the new coordinator")

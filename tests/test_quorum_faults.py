@@ -4,9 +4,11 @@ The nodes are processes; the producer is librdkafka, idempotent, acks=all.
 """
 
 import shutil
+import socket
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from brokers import eventually, unique
 from clients_raw import PRODUCE, Batch, Connection, array, data32, header, i16, i32, record, string
@@ -193,3 +195,57 @@ def test_a_voter_whose_metadata_are_gone_does_not_vote(quorum: QuorumCluster) ->
     node.data.with_suffix(".aside").rename(metadata)
     node.restart()
     quorum.await_isr(topic, *EVERYBODY)
+
+
+class Flood:
+    """A client that holds as many connections to a node as it can, and opens a new one for each that is closed."""
+
+    def __init__(self, address: str, count: int) -> None:
+        self._host, _colon, self._port = address.rpartition(":")
+        self._count = count
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Flood":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        held: list[socket.socket] = []
+        while not self._ends.wait(0.01):
+            for it in [it for it in held if _is_closed(it)]:
+                held.remove(it)
+                it.close()
+            with suppress(OSError):
+                while len(held) < self._count:
+                    held.append(socket.create_connection((self._host, int(self._port)), timeout=1))
+        for it in held:
+            it.close()
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return not connection.recv(1)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_a_client_that_takes_every_connection_locks_out_no_node(tmp_path: Path) -> None:
+    with QuorumCluster(tmp_path, "max.connections=20") as cluster:
+        topic = cluster.create(unique("flooded"), [[1, 2, 3]], min_insync_replicas=2)
+        controller = cluster.controller()
+        with Flood(cluster.address_of(controller), 60):
+            eventually(lambda: "max.connections" in cluster[controller].log(), "the connections are all taken")
+            for victim in others(controller):
+                cluster[victim].kill()
+                # A node is ready when the controller has accepted its registration.
+                cluster[victim].restart()
+        cluster.await_isr(topic, *EVERYBODY)
+        assert cluster.controller() == controller

@@ -384,7 +384,7 @@ def test_one_node_becomes_three_when_the_others_come_to_it(tmp_path: Path) -> No
         two.stop()
         two.settings = both
         two.restart()
-        assert "the voters of cluster" in two.log()
+        assert "by its log, cluster" in two.log()
         assert run(one.address, "cluster", "add-voter", "2").returncode == 0
         assert sorted(voters(pair, at=1)) == [1, 2]
         assert pair.state(topic, at=2) is not None
@@ -392,7 +392,7 @@ def test_one_node_becomes_three_when_the_others_come_to_it(tmp_path: Path) -> No
         one.stop()
         one.settings = both
         one.restart()
-        assert "the voters of cluster" not in one.logs[-1].read_text()
+        assert "by its log, cluster" not in one.logs[-1].read_text()
 
 
 def voters(quorum: QuorumCluster, *, at: int) -> dict[int, bytes]:

@@ -153,7 +153,7 @@ def test_every_synonym_is_a_broker_configuration_and_the_first_has_the_same_mean
 
 def test_each_default_that_differs_from_kafkas_has_a_reason() -> None:
     departing = [key for key in BROKER_CONFIGS.values() if key.departure is not None]
-    assert len(departing) == 9
+    assert len(departing) == 10
     for key in departing:
         assert key.departure is not None
         assert key.default != key.departure.kafka_default
@@ -181,19 +181,10 @@ def test_there_is_no_tiered_storage() -> None:
         check_topic_configs({"remote.storage.enable": "true"}, NodeConfig())
 
 
-def test_a_listener_name_that_promises_tls_or_sasl_is_refused() -> None:
-    for setting in ["listeners", "advertised.listeners"]:
-        for name in ["SSL", "ssl", "SASL_PLAINTEXT", "SASL_SSL"]:
-            told = rf"{setting}={name.upper()}://a:9092 is not possible: there is no TLS"
-            with case(setting, name), pytest.raises(InvalidConfig, match=told):
-                NodeConfig({setting: f"{name}://a:9092"})
-
-
 def test_a_kafka_key_that_is_not_supported_is_refused_with_an_alternative() -> None:
     for name, instead in [
         ("controller.quorum.bootstrap.servers", "controller.quorum.voters=ID@HOST:PORT"),
-        ("controller.listener.names", "one listener"),
-        ("listener.security.protocol.map", "every listener is PLAINTEXT"),
+        ("control.plane.listener.name", "controller.listener.names"),
         ("ssl.keystore.location", "there is no TLS yet"),
         ("zookeeper.connect", "there is no ZooKeeper"),
         ("group.share.max.size", "no share groups"),

@@ -178,6 +178,25 @@ def test_features_are_described(cluster: QuorumCluster) -> None:
     assert re.search(r"Feature: metadata\.version\s", shown), shown
 
 
+def test_eligible_leader_replicas_are_described_and_dumped(cluster: QuorumCluster) -> None:
+    """KIP-966: kafka-topics shows them, and kafka-dump-log reads the records of the metadata log."""
+    name = cluster.create(unique("eligible"), [[1, 2, 3]], min_insync_replicas=3)
+    cluster[3].stop()
+    try:
+        cluster.await_isr(name, 1, 2)
+        shown = tool("TopicCommand", cluster, "--describe", "--topic", name)
+        assert re.search(r"Isr: 1,2\s+Elr: 3\s+LastKnownElr:\s", shown), shown
+        log = cluster[1].data / "__cluster_metadata-0" / "00000000000000000000.log"
+        ended = run_java(f"{TOOLS}.DumpLogSegments", "--cluster-metadata-decoder", "--files", log)
+        assert ended.returncode == 0, ended.stderr
+        assert '"eligibleLeaderReplicas":[3]' in ended.stdout
+        assert '"eligible.leader.replicas.version"' in ended.stdout
+    finally:
+        cluster[3].restart()
+    cluster.await_isr(name, 1, 2, 3)
+    assert re.search(r"Elr:\s+LastKnownElr:", tool("TopicCommand", cluster, "--describe", "--topic", name))
+
+
 def test_config_resources_are_listed(cluster: QuorumCluster, topic: str) -> None:
     """KIP-1142."""
     found = calls(cluster, "resources")

@@ -18,7 +18,7 @@ from minibroker.metadata.config_keys import (
 )
 from minibroker.metadata.configs import Configs, NodeConfig, TopicConfig, check_topic_configs
 from minibroker.metadata.errors import InvalidConfig
-from minibroker.metadata.listeners import Listener, parse_listeners
+from minibroker.metadata.listeners import Listener, SecurityProtocol, parse_listeners
 from minibroker.segments.config import LogConfig
 
 # Declaring
@@ -243,9 +243,36 @@ def test_listeners_are_parsed_and_shown() -> None:
     listeners = parse_listeners(text)
     assert [listener.host for listener in listeners] == ["127.0.0.1", "::1", "example.org"]
     assert ",".join(str(listener) for listener in listeners) == text
-    assert NodeConfig({"listeners": text, "advertised.listeners": "PLAINTEXT://here:1"}).advertised_listeners == (
-        Listener("PLAINTEXT", "here", 1),
-    )
+    named = "PLAINTEXT:PLAINTEXT,inside:sasl_plaintext,OUTSIDE:PLAINTEXT"
+    settings = {
+        "listeners": text,
+        "listener.security.protocol.map": named,
+        "advertised.listeners": "PLAINTEXT://here:1",
+    }
+    config = NodeConfig(settings)
+    assert config.advertised_listeners == (Listener("PLAINTEXT", "here", 1),)
+    protocols = [config.security_protocol(it.name) for it in listeners]
+    plain, sasl = SecurityProtocol.PLAINTEXT, SecurityProtocol.SASL_PLAINTEXT
+    assert protocols == [plain, sasl, plain]
+    # The names of the protocols need no map, and neither does the usual name of a controller's listener.
+    config = NodeConfig({"listeners": "PLAINTEXT://:1,SASL_PLAINTEXT://:2,CONTROLLER://:3"})
+    assert [config.security_protocol(it.name) for it in config.listeners] == [plain, sasl, plain]
+
+
+def test_a_listener_with_tls_or_without_a_protocol_is_refused() -> None:
+    told = "is not possible: there is no TLS"
+    cases = [
+        ({"listeners": "SSL://a:1"}, "listeners=SSL://a:1 " + told),
+        ({"listeners": "sasl_ssl://a:1"}, "listeners=SASL_SSL://a:1 " + told),
+        ({"listeners": "A://a:1", "listener.security.protocol.map": "A:SSL"}, told),
+        ({"listeners": "LAN://a:1"}, r"set listener\.security\.protocol\.map=LAN:PLAINTEXT"),
+        ({"advertised.listeners": "SASL_PLAINTEXT://a:1"}, r"a listener has the same name in both"),
+        ({"listener.security.protocol.map": "A:TLS"}, "a list of NAME:PROTOCOL"),
+        ({"listener.security.protocol.map": "A"}, "a list of NAME:PROTOCOL"),
+    ]
+    for settings, words in cases:
+        with case(settings), pytest.raises(InvalidConfig, match=words):
+            NodeConfig(settings)
 
 
 def test_an_invalid_listener_is_refused() -> None:

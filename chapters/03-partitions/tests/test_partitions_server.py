@@ -15,11 +15,15 @@ from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.listeners import Listener
 from minibroker.partitions import budget, server
 from minibroker.partitions.machine import bind
-from minibroker.partitions.server import Limits, Server
+from minibroker.partitions.places import Places
+from minibroker.partitions.registry import Call, Handler, Session
+from minibroker.partitions.server import Limits, NewSession, Server
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.headers import frame_request, read_response_header
 from minibroker.wire.schema import Request, decode_whole
+from minibroker.wire.tables.api_versions import ApiVersionsRequest
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker.wire.tables.produce import ProduceRequest, TopicProduceData
 
 LIMITS = Limits(request_bytes_max=1024**2, queued_bytes_max=2 * 1024**2, connections_max=10, idle_ms_max=60_000)
 SOON_S = 10
@@ -32,8 +36,8 @@ class Client:
         self.reader = reader
         self.writer = writer
 
-    def send(self, request: Request, version: int = 12, correlation_id: int = 1) -> None:
-        parts = frame_request(request, version=version, correlation_id=correlation_id, client_id="raw")
+    def send(self, request: Request, version: int = 12, correlation_id: int = 1, client_id: str = "raw") -> None:
+        parts = frame_request(request, version=version, correlation_id=correlation_id, client_id=client_id)
         self.writer.write(b"".join(bytes(part) for part in parts))  # type: ignore[arg-type]
 
     async def receive(self, request: Request, version: int = 12) -> tuple[int, Any]:
@@ -74,12 +78,12 @@ class ServedBroker:
 
 
 @asynccontextmanager
-async def opened(limits: Limits = LIMITS) -> Any:
+async def opened(limits: Limits = LIMITS, new_session: NewSession = Session) -> Any:
     broker = MemoryBroker()
     broker.create("orders", 2)
     server = Server(broker.registry, broker.waiting, limits)
     listener = bind(Listener("PLAINTEXT", "127.0.0.1", 0))
-    await server.start(listener)
+    await server.start(listener, new_session)
     served = ServedBroker(broker, server, listener.getsockname()[1])
     try:
         yield served
@@ -89,9 +93,11 @@ async def opened(limits: Limits = LIMITS) -> Any:
         await server.stop()
 
 
-def run(test: Callable[[ServedBroker], Awaitable[None]], limits: Limits = LIMITS) -> None:
+def run(
+    test: Callable[[ServedBroker], Awaitable[None]], limits: Limits = LIMITS, new_session: NewSession = Session
+) -> None:
     async def main() -> None:
-        async with opened(limits) as served:
+        async with opened(limits, new_session) as served:
             await test(served)
 
     asyncio.run(asyncio.wait_for(main(), 60))
@@ -198,6 +204,53 @@ def test_connections_above_the_limit_are_refused_until_another_one_is_closed() -
     run(test, replace(LIMITS, connections_max=2))
 
 
+def test_a_node_is_served_beyond_the_limit_and_a_client_is_refused_at_its_first_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The test's login: a session whose request has the client id node-2 has proved to be node 2."""
+
+    async def test(served: ServedBroker) -> None:
+        def logged_in(handler: Handler) -> Handler:
+            def answer(call: Call[Any]) -> Any:
+                if call.header.client_id == "node-2":
+                    call.session.node_id = 2
+                return handler(call)
+
+            return answer
+
+        served.server.places = Places(lambda: True)
+        served.broker.registry.guard(lambda _key, handler: logged_in(handler))
+        for _ in range(2):
+            await asks_for_metadata(await served.connect())
+        node, client, silent = [await served.connect() for _ in range(3)]
+        hello = ApiVersionsRequest(client_software_name="x", client_software_version="1")
+        for it, name in ((node, "node-2"), (client, "client")):
+            it.send(hello, 3, client_id=name)
+            await it.receive(hello, 3)
+        await asks_for_metadata(node)
+        client.send(MetadataRequest(topics=[]))
+        assert await client.is_closed()
+        assert await silent.is_closed()
+        await asks_for_metadata(node)
+
+    run(test, replace(LIMITS, connections_max=2))
+    assert "refused: there are 2 connections (max.connections)" in caplog.text
+
+
+async def asks_for_metadata(client: Client) -> None:
+    client.send(MetadataRequest(topics=[]))
+    await client.receive(MetadataRequest(topics=[]))
+
+
+def test_a_flood_of_refused_connections_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(served: ServedBroker) -> None:
+        for _ in range(30):
+            assert await (await served.connect()).is_closed()
+
+    run(test, replace(LIMITS, connections_max=0))
+    assert len(caplog.records) == 1
+
+
 def test_one_address_has_a_limit_of_its_own() -> None:
     async def test(served: ServedBroker) -> None:
         first = await served.connect()
@@ -226,6 +279,26 @@ def test_a_connection_whose_request_waits_is_not_idle() -> None:
         await client.receive(fetch)
 
     run(test, replace(LIMITS, idle_ms_max=100))
+
+
+def test_a_connection_that_must_log_in_and_does_not_is_closed() -> None:
+    sessions: list[Session] = []
+
+    def demanding(peer: str) -> Session:
+        sessions.append(Session(peer, needs_login=True))
+        return sessions[-1]
+
+    async def test(served: ServedBroker) -> None:
+        stranger, known = await served.connect(), await served.connect()
+        await until(lambda: len(sessions) == 2)
+        ports = {session.peer.rpartition(":")[2]: session for session in sessions}
+        ports[str(known.writer.get_extra_info("sockname")[1])].needs_login = False
+        assert await stranger.is_closed()
+        fetch = fetch_request("orders")
+        known.send(fetch)
+        await known.receive(fetch)
+
+    run(test, replace(LIMITS, login_ms_max=100), demanding)
 
 
 def test_large_requests_share_a_budget_and_all_are_served() -> None:
@@ -404,3 +477,36 @@ def test_a_request_that_needs_too_much_memory_closes_its_connection_with_one_lin
     (record,) = caplog.records
     assert record.getMessage().endswith("closed: its request needs more memory than there is")
     assert record.exc_info is None
+
+
+def test_other_clients_are_answered_between_the_slices_of_a_long_request() -> None:
+    """The other client asks as often as it can. Its answers come while the long request is still in progress."""
+
+    async def test(served: ServedBroker) -> None:
+        served.broker.registry.elements_max = 100_000
+        topics = [TopicProduceData(name=f"t{n}", partition_data=[]) for n in range(20_000)]
+        for long, version in ((metadata_of(20_000), 12), (ProduceRequest(acks=1, timeout_ms=0, topic_data=topics), 9)):
+            client, other = await served.connect(), await served.connect()
+            client.send(long, version)
+            await until(lambda: len(served.broker.waiting) == 1)
+            answered = 0
+            while len(served.broker.waiting) == 1:
+                other.send(metadata_of(0))
+                await other.receive(metadata_of(0))
+                answered += 1
+            assert answered > 1, type(long).__name__
+            _, response = await client.receive(long, version)
+            assert len(response.topics if version == 12 else response.responses) == 20_000
+
+    run(test)
+
+
+def test_the_work_of_a_client_that_disconnects_ends() -> None:
+    async def test(served: ServedBroker) -> None:
+        client = await served.connect()
+        client.send(metadata_of(20_000))
+        await until(lambda: len(served.broker.waiting) == 1)
+        client.writer.transport.abort()
+        await until(lambda: len(served.broker.waiting) == 0)
+
+    run(test)

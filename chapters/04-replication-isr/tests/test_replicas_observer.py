@@ -35,7 +35,7 @@ def content(log: SegmentedLog) -> bytearray:
 
 
 def an_observer(log: SegmentedLog) -> Observer:
-    peers = Peers(lambda _node_id: None, node_id=2)
+    peers = Peers(lambda _node_id, _line: None, node_id=2)
     return Observer(
         log, peers, me=Incarnation(2, -1), controller_id=1, cluster_id="cluster", on_done=lambda _done: None
     )

@@ -65,7 +65,7 @@ class One:
     def topic_name(self, topic_id: bytes) -> str:
         return "orders"
 
-    def leader(self, name: TopicPartition) -> Leader | None:
+    def leader(self, name: TopicPartition, listener: str) -> Leader | None:
         return None
 
 

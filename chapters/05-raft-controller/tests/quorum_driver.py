@@ -38,7 +38,7 @@ class Driven:
         self.node = QuorumNode(1, voters(*node_ids), chance=lambda _below: 0, settings=NO_TIMEOUTS)
         self.raft = self.node.open(monotonic_ms())
         self.waiting: Waiting[Response] = Waiting()
-        self.peers = Peers((addresses or {}).get, node_id=1)
+        self.peers = Peers(lambda node_id, _line: (addresses or {}).get(node_id), node_id=1)
         self.tasks: list[asyncio.Task[None]] = []
         self.quorum = Quorum(
             self.raft,

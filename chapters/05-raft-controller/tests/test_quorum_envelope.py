@@ -23,7 +23,7 @@ from minibroker.wire.schema import Request
 from minibroker.wire.tables.metadata import MetadataRequest
 
 ROWS = {ApiKey.METADATA: Access(), **access.ROWS}
-NODE_2 = Session("192.0.2.99:9092", Principal("User", "__node-2"), node_id=2)
+NODE_2 = Session("192.0.2.99:9092", principal=Principal("User", "__node-2"), node_id=2)
 LIST = ListPartitionReassignmentsRequest(timeout_ms=258, topics=None)
 
 

@@ -1,6 +1,7 @@
 """Claims about epochs that no election can have begun: no message makes a node enter one, and elections go on."""
 
 import json
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -88,7 +89,7 @@ def test_a_response_with_an_epoch_that_is_too_large_is_ignored() -> None:
         assert position is not None
         vote = Vote(before, TWO, THREE, before, 0)
         snapshot = SnapshotId(10, epoch)
-        answers = {
+        answers: dict[str, Callable[[int], object]] = {
             "Vote": partial(raft.on_voted, 3, vote, Voted(ErrorCode.NONE, epoch, 3, is_granted=True)),
             "BeginQuorumEpoch": partial(raft.on_heard, Heard(ErrorCode.NONE, epoch, 3)),
             "Fetch": partial(raft.on_fetched, position, Fetched(ErrorCode.NONE, epoch, 3)),

@@ -27,6 +27,7 @@ from minibroker.log.batch import batches
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Image
 from minibroker.metadata.names import GROUP_METADATA_TOPIC
+from minibroker.partitions.errors import Disconnect
 from minibroker.partitions.registry import Call, Session
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.replication.opening import open_replica
@@ -231,12 +232,22 @@ class Node(ReplicaMember):
         header = RequestHeader(key, it.version, it.number, it.client)
         call = Call(it.request, it.version, header, self.process.now_ms, Session(f"{it.client}:1"))
         self.outstanding[it.number] = Outstanding(self.world.scheduler.now_ms, it)
-        answer = self.coordinators.handlers[ApiKey(key)](call)
-        complete = partial(self._complete, it, reply)
+        try:
+            answer = self.coordinators.handlers[ApiKey(key)](call)
+        except Disconnect as error:
+            self._disconnect(it, error)
+            return
+        complete, fail = partial(self._complete, it, reply), partial(self._disconnect, it)
         if isinstance(answer, Wait):
-            self.waiting.park(answer, complete, now_ms=self.coordinators.now_ms())
+            self.waiting.park(answer, complete, now_ms=self.coordinators.now_ms(), fail=fail)
         else:
             complete(answer)
+
+    def _disconnect(self, asked: Asked, error: Exception) -> None:
+        """The client gets no answer, and asks again when it gives up."""
+        if not isinstance(error, Disconnect):
+            raise error
+        self.outstanding.pop(asked.number, None)
 
     def _complete(self, asked: Asked, reply: Reply, response: Response) -> None:
         self._answers.append((asked, reply, response))

@@ -1,14 +1,18 @@
 """What the handlers need: the partition of a group, the answers that refuse, the matching of names, FindCoordinator."""
 
+from functools import partial
+
 import pytest
 from cases import case
 from wire_messages import sample
 
 from minibroker.coordinators import access
+from minibroker.coordinators.answering import or_disconnect
 from minibroker.coordinators.internal_topics import offsets_topic, replication_factor_of, rules_for
 from minibroker.coordinators.placing import java_hash, partition_of
 from minibroker.coordinators.refusing import refusal
 from minibroker.coordinators.regexes import compiled
+from minibroker.coordinators.tickets import Ticket, answer_of
 from minibroker.groups.keys import GroupSettings
 from minibroker.groups.regexes import InvalidRegex
 from minibroker.groups.tables.heartbeat import HeartbeatRequest
@@ -17,12 +21,14 @@ from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import BrokerImage, Image
 from minibroker.partitions.admission import Origin, incoming
-from minibroker.partitions.errors import Refused
+from minibroker.partitions.errors import Disconnect, Refused
 from minibroker.partitions.producers import ProducerStates
+from minibroker.partitions.waiting import Wait
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import codes_in
+from minibroker.wire.tables.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 
 
 def test_the_partition_of_a_group_is_javas_hash_of_its_id() -> None:
@@ -54,6 +60,27 @@ def test_every_answer_of_the_group_apis_can_refuse_in_every_version() -> None:
 def test_a_heartbeat_is_answered_with_no_error_while_groups_are_loaded() -> None:
     request = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     assert set(codes_in(refusal(request, 4, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))) == {ErrorCode.NONE}
+
+
+def test_a_client_that_asks_another_node_for_offsets_is_disconnected() -> None:
+    """librdkafka would never ask again (librdkafka #5586). It may have to wait before it is sent away."""
+    topics = [OffsetFetchRequestTopic(name="orders", partition_indexes=[0])]
+    request = OffsetFetchRequest(topics=topics, groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+    for version in (1, 7, 8):
+        for code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+            with case(version, code.name):
+                ticket = Ticket(partial(refusal, request, version))
+                waiting = or_disconnect(answer_of(ticket))
+                assert isinstance(waiting, Wait)
+                assert waiting.attempt() is None
+                ticket.complete(code)
+                with pytest.raises(Disconnect):
+                    waiting.attempt()
+                with pytest.raises(Disconnect):
+                    or_disconnect(answer_of(ticket))
+    ticket = Ticket(partial(refusal, request, 8))
+    ticket.complete(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert or_disconnect(answer_of(ticket)) is ticket.response
 
 
 def test_a_regular_expression_matches_whole_names_in_linear_time() -> None:

@@ -8,6 +8,7 @@ from cases import case
 from test_groups_offsets import IMAGE, NOW_MS, WEEK_MS, delete_of, image_of
 
 from minibroker.groups.consumer import ConsumerGroup
+from minibroker.groups.describing import filter_of
 from minibroker.groups.keys import GroupSettings
 from minibroker.groups.records import ConsumerGroupMetadataValue, decode, encode
 from minibroker.groups.shard import GroupShard
@@ -23,7 +24,6 @@ from minibroker.groups.tables.consumer_group_heartbeat import ConsumerGroupHeart
 from minibroker.groups.tables.heartbeat import HeartbeatRequest
 from minibroker.groups.tables.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from minibroker.groups.tables.leave_group import LeaveGroupRequest, MemberIdentity
-from minibroker.groups.tables.list_groups import ListGroupsRequest
 from minibroker.groups.tables.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -158,8 +158,7 @@ class Bench:
         return self.code(self.take(self.shard.on_delete("delete", group_id)))
 
     def list(self, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> set[tuple[str, str, str, str]]:
-        request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
-        response = self.take(self.shard.on_list("list", request))
+        response = self.take(self.shard.on_list("list", filter_of(states, types)))
         return {(it.group_id, it.protocol_type, it.group_state, it.group_type) for it in response.groups}
 
     def state(self, group_id: str = "g", version: int = 5) -> str:

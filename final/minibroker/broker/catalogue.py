@@ -20,7 +20,7 @@ from minibroker.metadata.config_keys import (
     broker_key,
     topic_key,
 )
-from minibroker.metadata.configs import BROKER_RULES, TOPIC_RULES, NodeConfig, TopicConfig
+from minibroker.metadata.configs import TOPIC_RULES, TopicConfig
 from minibroker.metadata.errors import InvalidConfig
 
 _MINUTE_MS = 60 * 1000
@@ -246,7 +246,6 @@ INERT_BROKER_KEYS = (
 
 # Refused --------------------------------------------------------------------------------------------------------------
 
-_ONE_LISTENER = "nodes and clients share one listener"
 _NO_SECURITY = "there is no TLS yet, and clients are not authenticated"
 _PROTECT_THE_PORT = "Remove this key, and let a firewall protect the port"
 _NO_TRANSACTIONS = "there are no transactions yet"
@@ -255,10 +254,7 @@ _NO_SHARE_GROUPS = "there are no share groups"
 # Refused keys and prefixes of keys, each with the reason and what to do instead.
 NOT_HERE: dict[str, str] = {
     "controller.quorum.bootstrap.servers": "name all voters with controller.quorum.voters=ID@HOST:PORT,… instead",
-    "controller.listener.names": f"{_ONE_LISTENER}, so controllers have no listener of their own. Remove this key",
-    "control.plane.listener.name": f"{_ONE_LISTENER}. Remove this key",
-    "inter.broker.listener.name": f"{_ONE_LISTENER}. Remove this key",
-    "listener.security.protocol.map": f"{_NO_SECURITY}: every listener is PLAINTEXT. Remove this key",
+    "control.plane.listener.name": "there is no ZooKeeper, so name controller.listener.names instead",
     "listener.name.": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
     "security.": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
     "ssl.": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
@@ -280,20 +276,6 @@ BROKER_CONFIGS.refused.update(NOT_HERE)
 # Keys that Kafka can change while a broker runs, but this broker only with a restart.
 NEEDS_A_RESTART = frozenset({"listeners"})
 
-# The default names of Kafka's listeners that use TLS or SASL.
-_PROTECTED = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
-
-
-def check_listeners(config: NodeConfig) -> None:
-    """Refuse a listener whose name promises TLS or SASL, because this broker has neither."""
-    for name, listeners in (("listeners", config.listeners), ("advertised.listeners", config.advertised_listeners)):
-        for it in listeners:
-            if it.name in _PROTECTED:
-                raise InvalidConfig(
-                    f"{name}={it} is not possible: there is no TLS and no SASL yet, so this listener would be plain "
-                    "text. Write PLAINTEXT://, and let a firewall protect the port"
-                )
-
 
 def check_tiered_storage(config: TopicConfig) -> None:
     """Refuse to enable tiered storage, which this broker does not have."""
@@ -303,5 +285,4 @@ def check_tiered_storage(config: TopicConfig) -> None:
         )
 
 
-BROKER_RULES.append(check_listeners)
 TOPIC_RULES.append(check_tiered_storage)

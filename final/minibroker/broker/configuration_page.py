@@ -20,8 +20,8 @@ A broker is configured with Kafka's names. They are given on the command line (`
 in a file (`--config FILE`, lines of `name=value`). An unknown name is refused, and the message names the one that is
 probably meant. A configuration of Kafka that this broker does not support is refused, and the message says what to do
 instead. A name that is in the file twice is refused with both lines. A single node needs no configuration. A node with
-`controller.quorum.voters` needs `node.id`, too. A listener is `PLAINTEXT`: a name that promises TLS or SASL is refused,
-because this broker has neither yet. The value for a topic is the first of these:
+`controller.quorum.voters` needs `node.id`, too. A listener is `PLAINTEXT` or `SASL_PLAINTEXT`: one with TLS is refused,
+because this broker has none yet. The value for a topic is the first of these:
 
 1. the topic's own value, set when it was created or altered;
 2. the value set for this broker while it runs, under the name in the column *broker's name*;

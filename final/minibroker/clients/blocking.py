@@ -22,7 +22,7 @@ from minibroker.client.errors import (
     RequestTimedOut,
     TurnedAway,
 )
-from minibroker.client.reasons import no_broker, unanswered, why
+from minibroker.client.reasons import FULL_HINT, no_broker, unanswered, why
 from minibroker.clients.core import CONTROLLER, Ask, ClientConfig, Core, Dialogue
 from minibroker.clients.dialogues import partition_count
 from minibroker.clients.retries import RetryPolicy
@@ -54,6 +54,7 @@ class Link:
 
     def __init__(self, address: Address, config: ClientConfig, *, open_socket: OpenSocket = connect) -> None:
         self.address = address
+        self._has_answered = False
         self._connection = Connection(
             client_id=config.client_id,
             peer=str(address),
@@ -154,8 +155,10 @@ class Link:
             if count == 0:
                 count = self._connection.pending_count
                 left = "1 request" if count == 1 else f"{count} requests"
-                raise ConnectionLost(f"{self.address} closed the connection with {left} not answered")
+                hint = "" if self._has_answered else FULL_HINT
+                raise ConnectionLost(f"{self.address} closed the connection with {left} not answered{hint}")
             responses += self._connection.received(count)
+            self._has_answered = self._has_answered or bool(responses)
             # If the buffer was not filled, the kernel has no more bytes now.
             if count < len(buffer) or responses:
                 return responses

@@ -9,6 +9,9 @@ from minibroker.client.errors import BrokerUnavailable, TurnedAway
 from minibroker.wire.apis import APIS
 from minibroker.wire.schema import Request
 
+FULL_HINT = ": if its log names max.connections, other clients have taken all its connections"
+"""Added if a node closes a connection on which it has only told its versions. It does not say why."""
+
 
 def no_broker(reasons: Sequence[BrokerUnavailable]) -> str:
     """The message when no address could be reached. It says what to do."""

@@ -18,9 +18,10 @@ from minibroker.metadata.config_keys import (
     broker_key,
     is_read_by,
 )
-from minibroker.metadata.listeners import parse_listeners
+from minibroker.metadata.listeners import parse_listeners, parse_protocols
 
 _LISTENERS = is_read_by(parse_listeners, "a list of NAME://HOST:PORT, each name and each port once, ports up to 65535")
+_PROTOCOLS = is_read_by(parse_protocols, "a list of NAME:PROTOCOL; the protocol is PLAINTEXT or SASL_PLAINTEXT")
 _SECOND_MS = 1000
 _MINUTE_MS = 60 * _SECOND_MS
 _HOUR_MS = 60 * _MINUTE_MS
@@ -57,7 +58,8 @@ LISTENERS = broker_key(
     STRING,
     "PLAINTEXT://127.0.0.1:9092",
     _LISTENERS,
-    "The address on which the broker listens, as NAME://HOST:PORT; port 0 means any free port.",
+    "The addresses on which the broker listens, as NAME://HOST:PORT; port 0 means any free port. Metadata answers name "
+    "the addresses of the listener by which the request came.",
     departure=Departure("PLAINTEXT://:9092", "Kafka listens to the whole network; clients need no login here"),
 )
 ADVERTISED_LISTENERS: ConfigKey[str | None] = broker_key(
@@ -66,6 +68,14 @@ ADVERTISED_LISTENERS: ConfigKey[str | None] = broker_key(
     None,
     _LISTENERS,
     "The addresses that clients are told to connect to; by default the value of listeners.",
+)
+LISTENER_SECURITY_PROTOCOL_MAP = broker_key(
+    "listener.security.protocol.map",
+    STRING,
+    "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+    _PROTOCOLS,
+    "The security protocol of each listener, as NAME:PROTOCOL. On a listener that is SASL_PLAINTEXT, every caller must "
+    "log in; so far only nodes can. There is no TLS yet.",
 )
 LOG_DIR = broker_key(
     "log.dir",
@@ -122,14 +132,19 @@ MAX_CONNECTIONS = broker_key(
     INT,
     1000,
     at_least(0),
-    "The most connections at a time.",
+    "The most connections of clients at a time; nodes that have logged in do not count.",
     is_dynamic=True,
     departure=Departure(
         str(INT_MAX), "Kafka has no limit; idle connections must not use up the process's file descriptors"
     ),
 )
 MAX_CONNECTIONS_PER_IP = broker_key(
-    "max.connections.per.ip", INT, INT_MAX, at_least(0), "The most connections from one address.", is_dynamic=True
+    "max.connections.per.ip",
+    INT,
+    INT_MAX,
+    at_least(0),
+    "The most connections of clients from one address.",
+    is_dynamic=True,
 )
 QUEUED_MAX_REQUEST_BYTES = broker_key(
     "queued.max.request.bytes",

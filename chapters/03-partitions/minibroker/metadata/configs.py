@@ -24,7 +24,13 @@ from minibroker.metadata.config_keys import (
     KeyTable,
 )
 from minibroker.metadata.errors import InvalidConfig
-from minibroker.metadata.listeners import Listener, parse_listeners
+from minibroker.metadata.listeners import (
+    WITHOUT_TLS,
+    Listener,
+    SecurityProtocol,
+    parse_listeners,
+    parse_protocols,
+)
 from minibroker.segments.config import UNLIMITED, LogConfig
 
 Texts = Mapping[str, str]
@@ -108,6 +114,12 @@ class NodeConfig:
         """The listeners that clients are told to connect to."""
         advertised = broker_keys.ADVERTISED_LISTENERS.of(self)
         return self.listeners if advertised is None else parse_listeners(advertised)
+
+    def security_protocol(self, listener: str) -> SecurityProtocol | None:
+        """The security protocol of a listener, by its name; None if the name has none."""
+        found = parse_protocols(broker_keys.LISTENER_SECURITY_PROTOCOL_MAP.of(self)).get(listener)
+        # As in Kafka, the usual name of a controller's listener needs no entry.
+        return SecurityProtocol.PLAINTEXT if found is None and listener == "CONTROLLER" else found
 
     @property
     def log_dirs(self) -> tuple[str, ...]:
@@ -277,6 +289,29 @@ def check_topic_defaults(config: NodeConfig) -> None:
     check_topic_configs({}, config)
 
 
+def check_listeners(config: NodeConfig) -> None:
+    """Refuse a listener without a security protocol, with TLS, or that is advertised but does not exist."""
+    for key, listeners in (("listeners", config.listeners), ("advertised.listeners", config.advertised_listeners)):
+        for it in listeners:
+            protocol = config.security_protocol(it.name)
+            if protocol is None:
+                raise InvalidConfig(
+                    f"{key}={it} has a name without a security protocol: set listener.security.protocol.map="
+                    f"{it.name}:PLAINTEXT, with the other listeners"
+                )
+            if protocol not in WITHOUT_TLS:
+                raise InvalidConfig(
+                    f"{key}={it} is not possible: there is no TLS yet, so this listener would be plain text. Write "
+                    "PLAINTEXT:// or SASL_PLAINTEXT://, and let a firewall protect the port"
+                )
+    unknown = {it.name for it in config.advertised_listeners} - {it.name for it in config.listeners}
+    if unknown:
+        raise InvalidConfig(
+            f"advertised.listeners has {sorted(unknown)}, but listeners has {[it.name for it in config.listeners]}: a"
+            " listener has the same name in both"
+        )
+
+
 # Checks of several keys together. Each package appends the checks for its own keys.
 TOPIC_RULES: list[Callable[[TopicConfig], None]] = [check_compaction_lags]
-BROKER_RULES: list[Callable[[NodeConfig], None]] = [check_node_id, check_topic_defaults]
+BROKER_RULES: list[Callable[[NodeConfig], None]] = [check_node_id, check_topic_defaults, check_listeners]

@@ -56,6 +56,10 @@ class BrokerImage:
     log_dirs: tuple[bytes, ...] = ()
     """The ids of its data directories; empty if it did not report them."""
 
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """The address of a listener, by its name; None if the broker does not have it."""
+        return next((it for it in self.endpoints if it.name == listener), None)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:

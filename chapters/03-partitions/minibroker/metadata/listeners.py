@@ -1,9 +1,23 @@
-"""Listeners and advertised listeners: `NAME://HOST:PORT`. A pure module."""
+"""Listeners and advertised listeners: `NAME://HOST:PORT`, and the security protocol of each name. A pure module."""
 
+import enum
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 PORT_MAX = 65535
+
+
+class SecurityProtocol(enum.IntEnum):
+    """How a listener is protected, with Kafka's numbers. This broker has no TLS yet."""
+
+    PLAINTEXT = 0
+    SSL = 1
+    SASL_PLAINTEXT = 2
+    SASL_SSL = 3
+
+
+WITHOUT_TLS = (SecurityProtocol.PLAINTEXT, SecurityProtocol.SASL_PLAINTEXT)
 _LISTENER = re.compile(r"([a-zA-Z][a-zA-Z0-9_]*)://(\[[0-9a-fA-F:.%a-zA-Z]+\]|[^\s:/\[\]]*):([0-9]{1,5})")
 
 
@@ -26,6 +40,17 @@ def parse_listeners(text: str) -> tuple[Listener, ...]:
     if len({listener.name for listener in listeners}) < len(listeners) or len(set(ports)) < len(ports):
         raise ValueError(f"{text!r} has a name or a port twice: use each only once")
     return listeners
+
+
+def parse_protocols(text: str) -> Mapping[str, SecurityProtocol]:
+    """Parse a comma-separated list of NAME:PROTOCOL."""
+    found = {}
+    for item in filter(None, (it.strip() for it in text.split(","))):
+        name, _, protocol = item.upper().partition(":")
+        if not name or protocol not in SecurityProtocol.__members__:
+            raise ValueError(f"{item!r} is not NAME:PROTOCOL, such as INSIDE:SASL_PLAINTEXT")
+        found[name] = SecurityProtocol[protocol]
+    return found
 
 
 def _parse(item: str) -> Listener:

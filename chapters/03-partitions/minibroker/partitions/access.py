@@ -81,6 +81,8 @@ class Access(NamedTuple):
     """Where the call is answered. With two places, the filters of both see the call, in this order."""
     caller: Caller = Caller.ANYONE
     ready: Ready = Ready.WHEN_READY
+    is_before_login: bool = False
+    """Whether a caller may use the API before it has logged in, on a listener that demands a login."""
     is_read: bool = False
     """Whether the call only reads from the controller. Such a call may be retried."""
     acts_for: Callable[[Any], int | None] | None = None
@@ -120,7 +122,7 @@ ROWS: Mapping[ApiKey, Access] = {
     ApiKey.FETCH: Access((Place.LEADER,), ready=Ready.NODES_ALWAYS, acts_for=follower_of, refuse=_refused_fetch),
     ApiKey.LIST_OFFSETS: Access((Place.LEADER,)),
     ApiKey.DELETE_RECORDS: Access((Place.LEADER,)),
-    ApiKey.API_VERSIONS: Access(ready=Ready.NODES_ALWAYS),
+    ApiKey.API_VERSIONS: Access(ready=Ready.NODES_ALWAYS, is_before_login=True),
     ApiKey.METADATA: Access(),
     ApiKey.DESCRIBE_CLUSTER: Access(),
     ApiKey.FIND_COORDINATOR: Access(),
@@ -146,6 +148,8 @@ class Gate:
 
     filters: Mapping[Place, Filter]
     """The filter for each place. A call for a place without a filter is answered by this node."""
+    is_login_demanded: bool = False
+    """Whether a listener of this node demands a login."""
     is_joined: bool = False
     """Whether this node follows the metadata of its cluster, so that other nodes can rely on it."""
     is_open: bool = False
@@ -159,7 +163,9 @@ class Gate:
                 handler = _filtered(self.filters[place], handler)
         if row.caller is Caller.NODE or row.acts_for is not None:
             handler = self._if_allowed(row, handler)
-        return handler if row.ready is Ready.ALWAYS else self._when_ready(row, handler)
+        if row.ready is not Ready.ALWAYS:
+            handler = self._when_ready(row, handler)
+        return _after_login(handler) if self.is_login_demanded and not row.is_before_login else handler
 
     def _if_allowed(self, row: Access, handler: Handler) -> Handler:
         acts_for, is_for_nodes = row.acts_for, row.caller is Caller.NODE
@@ -185,6 +191,15 @@ class Gate:
             return handler(call)
 
         return answer
+
+
+def _after_login(handler: Handler) -> Handler:
+    def answer(call: Call[Any]) -> Answer:
+        if call.session.needs_login:
+            raise Disconnect(f"{type(call.request).__name__} before a login, which {call.session.listener} demands")
+        return handler(call)
+
+    return answer
 
 
 def _filtered(around: Filter, inner: Handler) -> Handler:

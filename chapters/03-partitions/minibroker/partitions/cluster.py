@@ -95,6 +95,8 @@ class Alone(ClusterPort):
     """A cluster of one node: there is no other node to forward to, to wait for, or to hand over to."""
 
     def __init__(self, machine: Machine) -> None:
+        if machine.is_login_demanded:
+            raise BrokerFailure("this broker has no login, so no client could use a SASL_PLAINTEXT listener of it")
         self._machine = machine
 
     async def identify(self) -> Identity:
@@ -112,7 +114,7 @@ class Alone(ClusterPort):
         registration = RegisterBroker(
             broker_id=config.node_id,
             incarnation_id=new_id_bytes(),
-            endpoints=(self._machine.endpoint,),
+            endpoints=self._machine.endpoints,
             rack=config.broker_rack,
         )
         result = self.authority.propose(registration).result

@@ -12,6 +12,7 @@ from minibroker.metadata.decision import decide
 from minibroker.metadata.described import Described
 from minibroker.metadata.errors import Refused
 from minibroker.partitions.registry import Answer, Call, propose
+from minibroker.partitions.slices import Steps, sliced
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
 from minibroker.wire.tables import alter_configs as replacing
@@ -37,6 +38,7 @@ from minibroker.wire.tables.list_config_resources import (
 
 AlterRequest = AlterConfigsRequest | IncrementalAlterConfigsRequest
 
+_DESCRIPTIONS_PER_TURN = 50
 _TIMEOUT_MS = 30_000  # the requests have no timeout; this is the default of Kafka's clients
 
 
@@ -56,19 +58,23 @@ class Configurations:
 
     def describe(self, call: Call[DescribeConfigsRequest]) -> Answer:
         """The handler of DescribeConfigs."""
-        request, node = call.request, self._node
-        return DescribeConfigsResponse(
-            results=[
+        return sliced(self._descriptions(call.request), steps_per_turn=_DESCRIPTIONS_PER_TURN)
+
+    def _descriptions(self, request: DescribeConfigsRequest) -> Steps:
+        node = self._node
+        results: list[DescribeConfigsResult] = []
+        # A resource that is named twice is described once, because a description is far longer than a name.
+        for resource in {(it.resource_type, it.resource_name): it for it in request.resources}.values():
+            results.append(
                 self._described(
                     resource,
                     node,
                     with_synonyms=request.include_synonyms,
                     with_documentation=request.include_documentation,
                 )
-                # A resource that is named twice is described once, because a description is far longer than a name.
-                for resource in {(it.resource_type, it.resource_name): it for it in request.resources}.values()
-            ]
-        )
+            )
+            yield None
+        return DescribeConfigsResponse(results=results)
 
     def _described(
         self, resource: DescribeConfigsResource, node: NodeConfig, *, with_synonyms: bool, with_documentation: bool

@@ -4,17 +4,18 @@ The handlers read the image: the brokers, the topics, the leader of each partiti
 to the leaders. A request for a topic that does not exist creates it, if the broker and the client both allow it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 from minibroker.metadata.authority import Authority
 from minibroker.metadata.errors import InvalidTopicName
-from minibroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
+from minibroker.metadata.image import NO_LEADER, BrokerImage, Endpoint, Image, PartitionImage, TopicImage
 from minibroker.metadata.names import check_topic_name, is_internal
 from minibroker.metadata.records import SUPPORTED_FEATURES, LevelRange
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from minibroker.partitions.registry import Answer, Call, Registry
+from minibroker.partitions.slices import Steps, sliced
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.api_versions import (
     ApiVersionsRequest,
@@ -40,6 +41,9 @@ from minibroker.wire.uuids import NO_UUID, uuid_text
 
 TOPIC_IDS_FROM_VERSION = 12
 ZERO_LEVELS_FROM_VERSION = 4
+LISTENER_NOT_FOUND_FROM_VERSION = 6
+_TOPICS_PER_TURN = 500
+_CREATED_MAX = 100
 _BROKERS_ENDPOINT = 1
 _CONTROLLERS_ENDPOINT = 2
 
@@ -79,8 +83,25 @@ def _is_software_name(name: str) -> bool:
     return inside.isascii() and inside.isalnum() and name[0].isalnum() and name[-1].isalnum()
 
 
-OwnBroker = Callable[[], MetadataResponseBroker]
-"""This node, with the address at which clients reach it."""
+OwnBroker = Callable[[str], MetadataResponseBroker]
+"""This node, with the address at which clients of a listener reach it."""
+
+
+class Reach(NamedTuple):
+    """The brokers, as a client sees them that has come by one listener."""
+
+    alive: frozenset[int]
+    reachable: frozenset[int]
+    """The live brokers that have the listener. A client could not connect to the others."""
+    no_listener: ErrorCode = ErrorCode.LISTENER_NOT_FOUND
+    """The error of a partition whose leader does not have the listener."""
+
+    @classmethod
+    def of(cls, image: Image, listener: str, no_listener: ErrorCode = ErrorCode.LISTENER_NOT_FOUND) -> Self:
+        """The reach of a listener."""
+        alive = frozenset(image.live_brokers())
+        reachable = frozenset(it for it in alive if image.brokers[it].endpoint(listener) is not None)
+        return cls(alive, reachable, no_listener)
 
 
 class Describe:
@@ -108,47 +129,68 @@ class Describe:
 
     def metadata(self, call: Call[MetadataRequest]) -> Answer:
         """The handler of Metadata."""
-        # In version 0 an empty list means all topics. From version 1 on null means all, and an empty list none.
-        wanted = call.request.topics
-        if wanted is None or (call.version == 0 and not wanted):
-            topics = [self._topic(topic) for topic in self._image.topics.values()]
-        else:
-            # A topic that is named twice is answered once.
-            unique = list({(it.name, it.topic_id): it for it in wanted}.values())
-            # Before version 4, a request cannot forbid the creation of topics, so they are created.
-            refused: Mapping[str, ErrorCode] = {}
-            if self._is_auto_creating() and (call.version < 4 or call.request.allow_auto_topic_creation):
-                refused = self._create_missing(unique)
-            topics = [self._wanted(it, call.version, refused) for it in unique]
+        return sliced(self._metadata(call), steps_per_turn=_TOPICS_PER_TURN)
+
+    def _metadata(self, call: Call[MetadataRequest]) -> Steps:
+        topics: list[MetadataResponseTopic] = []
+        for topic in self._topics(call):
+            topics.append(topic)
+            yield None
+        listener, reach = call.session.listener, self._reach(call)
         if call.request.include_topic_authorized_operations:
             for topic in topics:
                 topic.topic_authorized_operations = TOPIC_OPERATIONS
         image = self._image
         alive = [
-            MetadataResponseBroker(node_id=it.node_id, host=it.host, port=it.port, rack=it.rack) for it in _alive(image)
+            MetadataResponseBroker(node_id=broker.node_id, host=at.host, port=at.port, rack=broker.rack)
+            for broker, at in _with_listener(image, listener)
+            if not broker.is_fenced
         ]
         # If all brokers are fenced, name this broker, because librdkafka never recovers from an answer without brokers.
-        brokers = alive or ([self._own_broker()] if self._own_broker is not None else [])
+        brokers = alive or ([self._own_broker(listener)] if self._own_broker is not None else [])
+        controller_id = self._controller(listener, reach) if alive else brokers[0].node_id if brokers else NO_LEADER
         return MetadataResponse(
             brokers=brokers,
             cluster_id=image.cluster_id,
-            controller_id=self._controller(image) if alive else brokers[0].node_id if brokers else NO_LEADER,
+            controller_id=controller_id,
             topics=topics,
             cluster_authorized_operations=_cluster_operations(call.request.include_cluster_authorized_operations),
         )
 
+    def _topics(self, call: Call[MetadataRequest]) -> Iterator[MetadataResponseTopic]:
+        # In version 0 an empty list means all topics. From version 1 on null means all, and an empty list none.
+        wanted = call.request.topics
+        if wanted is None or (call.version == 0 and not wanted):
+            reach = self._reach(call)
+            # The image is never changed, only replaced. So the list stays complete if a topic is created meanwhile.
+            return (_topic(topic, reach) for topic in self._image.topics.values())
+        # A topic that is named twice is answered once.
+        unique = list({(it.name, it.topic_id): it for it in wanted}.values())
+        # Before version 4, a request cannot forbid the creation of topics, so they are created.
+        refused: Mapping[str, ErrorCode] = {}
+        if self._is_auto_creating() and (call.version < 4 or call.request.allow_auto_topic_creation):
+            refused = self._create_missing(unique)
+        reach = self._reach(call)
+        return (self._wanted(it, call.version, refused, reach) for it in unique)
+
+    def _reach(self, call: Call[MetadataRequest]) -> Reach:
+        is_known = call.version >= LISTENER_NOT_FOUND_FROM_VERSION
+        code = ErrorCode.LISTENER_NOT_FOUND if is_known else ErrorCode.LEADER_NOT_AVAILABLE
+        return Reach.of(self._image, call.session.listener, code)
+
     def _create_missing(self, wanted: Iterable[MetadataRequestTopic]) -> Mapping[str, ErrorCode]:
-        """Create the topics that do not exist, in one command. Return the error code of each that was refused."""
+        """Create topics that do not exist, in one command. Return the error code of each that was refused."""
         named = [it.name for it in wanted if it.topic_id == NO_UUID and it.name is not None]
         # An internal topic needs other settings than the defaults. The broker creates it when it needs it.
         missing = [name for name in named if name not in self._image.topics and not is_internal(name)]
-        return self._create(missing) if missing else {}
+        # The client asks for the others again.
+        return self._create(missing[:_CREATED_MAX]) if missing else {}
 
     def _wanted(
-        self, wanted: MetadataRequestTopic, version: int, refused: Mapping[str, ErrorCode]
+        self, wanted: MetadataRequestTopic, version: int, refused: Mapping[str, ErrorCode], reach: Reach
     ) -> MetadataResponseTopic:
         try:
-            return self._topic(self._find(wanted, version))
+            return _topic(self._find(wanted, version), reach)
         except Refused as refusal:
             name = wanted.name if wanted.topic_id == NO_UUID else None
             return MetadataResponseTopic(
@@ -172,16 +214,6 @@ class Describe:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {uuid_text(wanted.topic_id)}")
         return self._image.topics[name]
 
-    def _topic(self, topic: TopicImage) -> MetadataResponseTopic:
-        alive = frozenset(self._image.live_brokers())
-        return MetadataResponseTopic(
-            error_code=ErrorCode.NONE,
-            name=topic.name,
-            topic_id=topic.topic_id,
-            is_internal=is_internal(topic.name),
-            partitions=[_partition(alive, index, it) for index, it in sorted(topic.partitions.items())],
-        )
-
     # DescribeCluster --------------------------------------------------------------------------------------------------
 
     def cluster(self, call: Call[DescribeClusterRequest]) -> Answer:
@@ -196,9 +228,10 @@ class Describe:
                 cluster_id=image.cluster_id,
                 brokers=[],
             )
+        listener = call.session.listener
         shown = [
-            broker
-            for _node_id, broker in sorted(image.brokers.items())
+            (broker, at)
+            for broker, at in _with_listener(image, listener)
             if not broker.is_fenced or call.request.include_fenced_brokers
         ]
         return DescribeClusterResponse(
@@ -206,26 +239,25 @@ class Describe:
             error_message=None,
             endpoint_type=_BROKERS_ENDPOINT,
             cluster_id=image.cluster_id,
-            controller_id=self._controller(image),
+            controller_id=self._controller(listener, Reach.of(image, listener)),
             brokers=[
                 DescribeClusterBroker(
-                    broker_id=it.node_id, host=it.host, port=it.port, rack=it.rack, is_fenced=it.is_fenced
+                    broker_id=it.node_id, host=at.host, port=at.port, rack=it.rack, is_fenced=it.is_fenced
                 )
-                for it in shown
+                for it, at in shown
             ],
             cluster_authorized_operations=_cluster_operations(call.request.include_cluster_authorized_operations),
         )
 
-    def _controller(self, image: Image) -> int:
+    def _controller(self, listener: str, reach: Reach) -> int:
         """The node to which clients send administrative calls.
 
         A node that forwards such calls names itself (KIP-590). librdkafka waits for the named node even if it is dead.
         This node is alive, because it sends this answer.
         """
-        own_broker = None if self._own_broker is None else self._own_broker().node_id
-        live = image.live_brokers()
+        own_broker = None if self._own_broker is None else self._own_broker(listener).node_id
         # A node that does not name itself names the first live broker: every broker accepts administrative requests.
-        return own_broker if own_broker in live else next(iter(live), NO_LEADER)
+        return own_broker if own_broker in reach.reachable else min(reach.reachable, default=NO_LEADER)
 
 
 def find_topic(image: Image, name: str) -> TopicImage:
@@ -244,8 +276,12 @@ def _cluster_operations(is_asked_for: bool) -> int:
     return CLUSTER_OPERATIONS if is_asked_for else NO_AUTHORIZED_OPERATIONS
 
 
-def _alive(image: Image) -> Iterable[BrokerImage]:
-    return (broker for _node_id, broker in sorted(image.brokers.items()) if not broker.is_fenced)
+def _with_listener(image: Image, listener: str) -> Iterator[tuple[BrokerImage, Endpoint]]:
+    """The brokers that have a listener, and its address on each."""
+    for _node_id, broker in sorted(image.brokers.items()):
+        endpoint = broker.endpoint(listener)
+        if endpoint is not None:
+            yield broker, endpoint
 
 
 def _offline_replicas(alive: frozenset[int], partition: PartitionImage) -> list[int]:
@@ -253,26 +289,36 @@ def _offline_replicas(alive: frozenset[int], partition: PartitionImage) -> list[
     return [node_id for node_id in partition.replicas if node_id not in alive]
 
 
-def _reachable_leader(alive: frozenset[int], partition: PartitionImage) -> tuple[int, ErrorCode]:
+def _reachable_leader(reach: Reach, partition: PartitionImage) -> tuple[int, ErrorCode]:
     """The leader in the answer to a client, and the error code of the partition."""
-    # A dead leader is not named, because a client would only try it, fail, and ask again.
-    if partition.leader in alive:
+    if partition.leader in reach.reachable:
         return partition.leader, ErrorCode.NONE
-    return NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
+    # A dead leader is not named, because a client would only try it, fail, and ask again.
+    return NO_LEADER, reach.no_listener if partition.leader in reach.alive else ErrorCode.LEADER_NOT_AVAILABLE
 
 
-def _partition(alive: frozenset[int], index: int, partition: PartitionImage) -> MetadataResponsePartition:
-    return MetadataResponsePartition(partition_index=index, **partition_fields(alive, partition))
+def _topic(topic: TopicImage, reach: Reach) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=is_internal(topic.name),
+        partitions=[_partition(reach, index, it) for index, it in sorted(topic.partitions.items())],
+    )
 
 
-def partition_fields(alive: frozenset[int], partition: PartitionImage) -> dict[str, Any]:
+def _partition(reach: Reach, index: int, partition: PartitionImage) -> MetadataResponsePartition:
+    return MetadataResponsePartition(partition_index=index, **partition_fields(reach, partition))
+
+
+def partition_fields(reach: Reach, partition: PartitionImage) -> dict[str, Any]:
     """The fields of a partition that Metadata and DescribeTopicPartitions have in common."""
-    leader, code = _reachable_leader(alive, partition)
+    leader, code = _reachable_leader(reach, partition)
     return {
         "error_code": code,
         "leader_id": leader,
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": list(partition.replicas),
         "isr_nodes": list(partition.isr),
-        "offline_replicas": _offline_replicas(alive, partition),
+        "offline_replicas": _offline_replicas(reach.alive, partition),
     }

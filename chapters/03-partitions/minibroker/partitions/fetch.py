@@ -115,6 +115,7 @@ class _Fetch:
         is_replica = reader.replica_id >= 0
         self._routes = routes
         self._version = call.version
+        self._listener = call.session.listener
         self._bytes_min = call.request.min_bytes
         self._bytes_max = bytes_max
         self._is_replica = is_replica
@@ -228,7 +229,7 @@ class _Fetch:
             ]
 
     def _hint(self, data: PartitionData, name: TopicPartition, endpoints: dict[int, NodeEndpoint]) -> None:
-        leader = self._routes.leader(name) if self._version >= 12 else None
+        leader = self._routes.leader(name, self._listener) if self._version >= 12 else None
         if leader is None:
             return
         data.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.leader_epoch)

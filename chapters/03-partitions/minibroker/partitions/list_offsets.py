@@ -6,6 +6,7 @@ from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import Found, Partition, Reader
 from minibroker.partitions.registry import Answer, Call
 from minibroker.partitions.routes import Routes
+from minibroker.partitions.slices import Steps, sliced
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.list_offsets import (
     ListOffsetsPartition,
@@ -29,6 +30,7 @@ _LEAST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIES
 _READ_COMMITTED = 1
 # Kafka's id of a reader that asks any replica, and not the leader, for the end of its own log.
 DEBUGGING_REPLICA = -2
+_PARTITIONS_PER_TURN = 500
 
 
 class ListOffsets:
@@ -39,21 +41,23 @@ class ListOffsets:
 
     def __call__(self, call: Call[ListOffsetsRequest]) -> Answer:
         """Answer for every partition, each with its own error."""
+        return sliced(self._topics(call), steps_per_turn=_PARTITIONS_PER_TURN)
+
+    def _topics(self, call: Call[ListOffsetsRequest]) -> Steps:
         request = call.request
         reader = Reader(request.replica_id, is_committed_only=request.isolation_level == _READ_COMMITTED)
         named = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
-        topics = [
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    self._answer(topic.name, wanted, reader, call.version)
-                    if named[topic.name, wanted.partition_index] == 1
-                    else _named_twice(wanted)
-                    for wanted in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+        topics = []
+        for topic in request.topics:
+            partitions: list[ListOffsetsPartitionResponse] = []
+            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+            yield None
+            for wanted in topic.partitions:
+                is_only_one = named[topic.name, wanted.partition_index] == 1
+                partitions.append(
+                    self._answer(topic.name, wanted, reader, call.version) if is_only_one else _named_twice(wanted)
+                )
+                yield None
         return ListOffsetsResponse(topics=topics)
 
     def _answer(

@@ -1,4 +1,4 @@
-"""The process of a node without its cluster: a port, a locked directory, threads, handlers and a server.
+"""The process of a node without its cluster: its ports, a locked directory, threads, handlers and a server.
 
 A `Machine` knows no cluster and no partition. `Node` starts and stops it together with the other parts. These parts
 use its directory, its registry and its table of waiting requests. They also hand it the tasks that must run as long as
@@ -13,6 +13,7 @@ import os
 import resource
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from minibroker.log.disk import OSFiles
@@ -21,11 +22,11 @@ from minibroker.log.interfaces import Files
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.errors import InvalidConfig
 from minibroker.metadata.image import Endpoint, Image
-from minibroker.metadata.listeners import Listener
+from minibroker.metadata.listeners import Listener, SecurityProtocol
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.files import BoundedFiles
 from minibroker.partitions.identity import OccupiedDirectory, lock
-from minibroker.partitions.registry import Registry
+from minibroker.partitions.registry import Registry, Session
 from minibroker.partitions.server import Limits, Server, Tracer
 from minibroker.partitions.waiting import Waiting
 from minibroker.segments.directory import DataDirectory
@@ -71,16 +72,15 @@ class Machine:
     # In the order of a start ------------------------------------------------------------------------------------------
 
     def bind_and_lock(self) -> None:
-        """Bind the port and lock the directory, so that a conflict is found first. No client is served yet."""
-        listener = only_listener(self.config)
-        self._bound = self._cleanup.enter_context(bind(listener))
-        self.port: int = self._bound.getsockname()[1]
+        """Bind the ports and lock the directory, so that a conflict is found first. No client is served yet."""
+        self._bound = {it.name: self._cleanup.enter_context(bind(it)) for it in self.config.listeners}
+        self._ports: dict[str, int] = {name: bound.getsockname()[1] for name, bound in self._bound.items()}
         self._cleanup.callback(os.close, lock(self.path))
         self._directory = OccupiedDirectory(self.path)
 
     def open(self) -> None:
         """Open the data directory, after its identity was checked."""
-        self.endpoint = self._endpoint()
+        self.endpoints = [self._endpoint(it) for it in self.config.advertised_listeners]
         # One thread flushes and another compacts, because a long compaction must not delay a flush.
         self.threads = [
             concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("flush", "upkeep")
@@ -101,23 +101,42 @@ class Machine:
     async def listen(self) -> None:
         """Accept connections. The access table refuses calls that come too early."""
         self.server = Server(self.registry, self.waiting, limits_of(self.config), tracer=self._tracer)
-        await self.server.start(self._bound, backlog=self.config.socket_listen_backlog_size)
+        for name, bound in self._bound.items():
+            new_session = partial(Session, listener=name, needs_login=self._demands_login(name))
+            await self.server.start(bound, new_session, backlog=self.config.socket_listen_backlog_size)
         self.begin(self._watch_directory())
 
     @property
-    def address(self) -> str:
-        """The advertised address of this broker."""
-        return str(Listener("", self.endpoint.host, self.endpoint.port)).removeprefix("://")
+    def is_login_demanded(self) -> bool:
+        """Whether a listener of this node demands a login."""
+        return any(self._demands_login(it.name) for it in self.config.listeners)
 
-    def _endpoint(self) -> Endpoint:
-        advertised = self.config.advertised_listeners[0]
-        host = advertised.host or socket.getfqdn()
+    def _demands_login(self, listener: str) -> bool:
+        return self.config.security_protocol(listener) is SecurityProtocol.SASL_PLAINTEXT
+
+    def port_of(self, listener: str) -> int:
+        """The port of a listener, by its name."""
+        return self._ports[listener]
+
+    def endpoint(self, listener: str) -> Endpoint:
+        """The advertised address of a listener, or of the first one if this one is not advertised."""
+        return next((it for it in self.endpoints if it.name == listener), self.endpoints[0])
+
+    @property
+    def address(self) -> str:
+        """The advertised address of this broker, of its first listener."""
+        return str(Listener("", self.endpoints[0].host, self.endpoints[0].port)).removeprefix("://")
+
+    def _endpoint(self, advertised: Listener) -> Endpoint:
+        host, port = advertised.host or socket.getfqdn(), advertised.port or self._ports[advertised.name]
         if host in _EVERY_ADDRESS:
             raise BrokerFailure(
                 f"clients cannot connect to {host}: set an address that they can reach, such as "
-                f"--set advertised.listeners=PLAINTEXT://{socket.gethostname()}:{self.port}"
+                f"--set advertised.listeners={advertised.name}://{socket.gethostname()}:{port}"
             )
-        return Endpoint(advertised.name, host, self.port if advertised.port == 0 else advertised.port)
+        protocol = self.config.security_protocol(advertised.name)
+        assert protocol is not None, "a listener without a protocol was refused"
+        return Endpoint(advertised.name, host, port, protocol)
 
     # Configuration ----------------------------------------------------------------------------------------------------
 
@@ -222,13 +241,6 @@ class Machine:
     def release(self) -> None:
         """Release the port and the lock."""
         self._cleanup.close()
-
-
-def only_listener(config: NodeConfig) -> Listener:
-    """The listener of a broker, which has exactly one."""
-    if len(config.listeners) > 1:
-        raise BrokerFailure(f"listeners names {len(config.listeners)} addresses, but this broker supports only one")
-    return config.listeners[0]
 
 
 def bind(listener: Listener) -> socket.socket:

@@ -55,7 +55,7 @@ class Node:
         self.cluster = cluster
         self.partitions = partitions
         self.parts = parts
-        self.gate = Gate({})
+        self.gate = Gate({}, is_login_demanded=machine.is_login_demanded)
 
     @property
     def address(self) -> str:

@@ -11,7 +11,8 @@ A rule may hold a batch before it is appended (`Held`). The batch is tried again
 connection serves one request after the other, so a later batch of the same producer cannot overtake the held one.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from minibroker.log.batch import ATTRIBUTES_AT, COMPRESSION_MASK, HEADER_SIZE
@@ -20,7 +21,7 @@ from minibroker.partitions.errors import Disconnect, Held, Refused
 from minibroker.partitions.partition import ACKS_ALL, Appended, Partition
 from minibroker.partitions.registry import Answer, Call
 from minibroker.partitions.routes import WRONG_NODE, Leader, Routes
-from minibroker.partitions.waiting import Wait
+from minibroker.partitions.waiting import Turn, Wait
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Records, Response
@@ -37,6 +38,8 @@ from minibroker.wire.tables.produce import (
 
 ACKS_NONE = 0
 _ACKS = (ACKS_NONE, 1, ACKS_ALL)
+_BATCHES_PER_TURN = 200
+_SLICES_TIMEOUT_MS_MIN = 30_000
 ZSTD_FROM_VERSION = 7
 LEADER_HINTS_FROM_VERSION = 10
 
@@ -86,23 +89,42 @@ class _Produce:
         self._refused: tuple[TopicPartition, Refused] | None = None
         self._is_old = call.version < ZSTD_FROM_VERSION
         self._response = ProduceResponse(responses=[], throttle_time_ms=0)
+        self._rest = self._batches()
+        self._turn = Turn()
 
     def answer(self) -> Answer:
         # Append all batches. The answer waits for batches that are held, and for batches that are not replicated yet.
-        for topic in self._call.request.topic_data:
-            answers = []
-            for data in topic.partition_data:
-                answer = PartitionProduceResponse(index=data.index, error_code=ErrorCode.NONE, base_offset=-1)
-                answers.append(answer)
-                self._append(topic.name, data, answer)
-            self._response.responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+        # A request with very many batches also waits until all are appended, some in each turn of the event loop.
+        self._append_some(_BATCHES_PER_TURN if self._acks != ACKS_NONE else None)
         if self._acks == ACKS_NONE:
             self._check_silent()
             return None
+        timeout_ms = max(self._call.request.timeout_ms, 0)
+        if not self._turn.is_over:
+            # A timeout would append the rest at once, so it must not be short.
+            keys, timeout_ms = [self._turn, *self._names()], max(timeout_ms, _SLICES_TIMEOUT_MS_MIN)
+            return Wait(keys, timeout_ms, attempt=self._attempt, expire=self._expire)
         if self._held or self._pending:
-            timeout_ms = max(self._call.request.timeout_ms, 0)
             return Wait(self._keys(), timeout_ms, attempt=self._attempt, expire=self._expire)
         return self._response
+
+    def _append_some(self, count: int | None) -> None:
+        """Append the next batches of the request; all if `count` is None."""
+        for topic, data in islice(self._rest, count):
+            if data is None:
+                self._response.responses.append(TopicProduceResponse(name=topic, partition_responses=[]))
+                continue
+            answer = PartitionProduceResponse(index=data.index, error_code=ErrorCode.NONE, base_offset=-1)
+            self._response.responses[-1].partition_responses.append(answer)
+            self._append(topic, data, answer)
+
+    def _batches(self) -> Iterator[tuple[str, PartitionProduceData | None]]:
+        """Each topic, followed by its batches."""
+        for topic in self._call.request.topic_data:
+            yield topic.name, None
+            for data in topic.partition_data:
+                yield topic.name, data
+        self._turn.is_over = True
 
     def _check_silent(self) -> None:
         """Close the connection on an error, because a producer with acks=0 reads no answer."""
@@ -154,7 +176,7 @@ class _Produce:
                 for index, message in refused.records
             ]
         if refused.code in WRONG_NODE and self._call.version >= LEADER_HINTS_FROM_VERSION:
-            leader = self._routes.leader(name)
+            leader = self._routes.leader(name, self._call.session.listener)
             if leader is not None:
                 answer.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.leader_epoch)
                 self._endpoints[leader.node_id] = _endpoint(leader)
@@ -169,8 +191,19 @@ class _Produce:
             keys += [it.held.key, TopicPartition(it.topic, it.data.index)]
         return keys
 
+    def _names(self) -> Iterator[TopicPartition]:
+        """The partitions of the request."""
+        for topic in self._call.request.topic_data:
+            for data in topic.partition_data:
+                yield TopicPartition(topic.name, data.index)
+
     def _attempt(self) -> Response | None:
         """The answer, or None while a batch is held or has no verdict. A batch with a verdict is not checked again."""
+        if self._turn.is_due:
+            self._turn.is_due = False
+            self._append_some(_BATCHES_PER_TURN)
+        if not self._turn.is_over:
+            return None
         held, self._held = self._held, []
         for it in held:
             self._append(it.topic, it.data, it.answer)
@@ -190,6 +223,7 @@ class _Produce:
         self._refuse(pending.name, pending.answer, refused)
 
     def _expire(self) -> Response:
+        self._append_some(None)
         self._on_timeout()
         if self._attempt() is None:
             for it in self._held:

@@ -51,6 +51,10 @@ class Session:
 
     peer: str
     """The address of the client."""
+    listener: str = "PLAINTEXT"
+    """The name of the listener by which the client has come."""
+    needs_login: bool = False
+    """Whether the caller must log in before anything else, because the listener demands it."""
     principal: Principal = ANONYMOUS
     node_id: int | None = None
     """The node that the caller has proved to be; None for a client. The client id of a request proves nothing."""
@@ -174,7 +178,7 @@ class Registry:
             request, _end = entry.request.decode_at_most(frame, position, version, elements_max=elements_max)
         except TooManyElements as error:
             raise Overload(
-                f"{entry.request.__name__} v{version} of {len(frame)} bytes: {error} "
+                f"closed: {entry.request.__name__} v{version} of {len(frame)} bytes: {error} "
                 f"(minibroker.request.elements.max={self.elements_max})"
             ) from error
         answer = entry.handler(Call(request, version, header, now_ms, session))

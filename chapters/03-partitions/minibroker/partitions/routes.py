@@ -36,8 +36,8 @@ class Routes(Protocol):
     def topic_name(self, topic_id: bytes) -> str:
         """The name of the topic that has this id."""
 
-    def leader(self, name: TopicPartition) -> Leader | None:
-        """The leader of a partition, as far as this node knows, or None."""
+    def leader(self, name: TopicPartition, listener: str) -> Leader | None:
+        """The leader of a partition and its address of this listener, as far as this node knows, or None."""
 
     @property
     def internal(self) -> Mapping[bytes, Serve]:

@@ -4,9 +4,10 @@ Each connection is a task that reads one frame, gets its answer, sends the answe
 So the answers of a connection come in the order of its requests. If a client does not read its answers, the server
 reads no more of its requests. Backpressure needs no other code.
 
-The memory is bounded by the number of connections. Each has a read buffer, one request, and one answer, whose record
-sets are read from their files piece by piece. All connections share a budget for large requests (`budget`). Memory is
-allocated as bytes arrive, not for the length that a client announces.
+If there are too many connections, `places` decides which ones are served. The memory is bounded by their number. Each
+has a read buffer, one request, and one answer, whose record sets are read from their files piece by piece. All
+connections share a budget for large requests (`budget`). Memory is allocated as bytes arrive, not for the length that a
+client announces.
 
 Chapter 07 replaces this server by another, which also uses `Registry.dispatch` and `Waiting`.
 """
@@ -17,22 +18,27 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.log.interfaces import FileSlice
 from minibroker.partitions.budget import Budget, Share
 from minibroker.partitions.errors import Disconnect, Overload
+from minibroker.partitions.places import LOGIN, Places, Verdict
 from minibroker.partitions.rare_warning import RareWarning
 from minibroker.partitions.registry import Deferred, Registry, Reply, Session
-from minibroker.partitions.waiting import Waiting
+from minibroker.partitions.waiting import Parked, Turn, Waiting
+from minibroker.wire.apis import ApiKey
 from minibroker.wire.errors import MalformedMessage
 from minibroker.wire.frames import frame_length
+from minibroker.wire.headers import part_bytes
 from minibroker.wire.schema import Part, Response
 
 log = logging.getLogger(__name__)
 
 _PREFIX_BYTES = 4
+_API_KEY_BYTES = 2
 _BUFFER_BYTES = 256 * 1024
 _PIECE_BYTES = 1024 * 1024
 _TOGETHER_BYTES_MAX = 256 * 1024
@@ -40,6 +46,12 @@ _REQUESTS_IN_A_ROW = 8
 _SMALL_FRAME_BYTES = 64 * 1024
 _GRACE_S = 5.0
 _SWEEP_MS = 500
+_PAUSE_S = 0.005
+# A caller that must log in has not shown yet that it may use this node's memory (CVE-2022-34917).
+_BEFORE_LOGIN_BYTES_MAX = 512 * 1024
+
+NewSession = Callable[[str], Session]
+"""Begins the session of a connection, given the address of the client."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,7 @@ class Limits:
     connections_max: int  # max.connections
     idle_ms_max: int  # connections.max.idle.ms
     connections_per_ip_max: int = 2**31 - 1  # max.connections.per.ip
+    login_ms_max: int = 10_000  # a caller that must log in has no right to more
 
 
 class Tracer(Protocol):
@@ -75,19 +88,22 @@ class Server:
         self._tracer = tracer
         self.budget = Budget(limits.queued_bytes_max)
         self._connections: set[_Connection] = set()
+        self.places: Places[_Connection] = Places(lambda: registry.serves(ApiKey.SASL_HANDSHAKE, 1))
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
         self.is_stopping = False
+        waiting.on_turn = self._take_turns
         self._warning = RareWarning(log)
 
-    async def start(self, listener: socket.socket, *, backlog: int = 50) -> None:
-        """Accept connections on a bound socket."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._protocol, sock=listener, backlog=backlog)
-        self._sweeper = asyncio.create_task(self._sweep())
+    async def start(self, bound: socket.socket, new_session: NewSession = Session, *, backlog: int = 50) -> None:
+        """Accept connections on a bound socket. Called once for each listener."""
+        loop, protocol = asyncio.get_running_loop(), partial(self._protocol, new_session)
+        self._servers.append(await loop.create_server(protocol, sock=bound, backlog=backlog))
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
         """Stop accepting connections and requests, finish the requests in progress, then close all connections.
@@ -95,8 +111,8 @@ class Server:
         A client that does not read its answer is disconnected after a few seconds.
         """
         self.is_stopping = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         # Waiting requests are answered now, and idle connections are closed.
@@ -114,50 +130,67 @@ class Server:
 
     # Connections ------------------------------------------------------------------------------------------------------
 
-    def _protocol(self) -> asyncio.BaseProtocol:
+    def _protocol(self, new_session: NewSession) -> asyncio.BaseProtocol:
         reader = asyncio.StreamReader(limit=_BUFFER_BYTES)
-        return _Protocol(reader, self._begin)
+        return _Protocol(reader, partial(self._begin, new_session))
 
-    def _begin(self, protocol: "_Protocol", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = _name(writer.get_extra_info("peername"))
-        refusal = self._refusal(peer)
-        if refusal is not None:
-            log.warning("%s: refused, %s", peer, refusal)
+    def _begin(
+        self,
+        new_session: NewSession,
+        protocol: "_Protocol",
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        connection = _Connection(self, reader, writer, new_session(_name(writer.get_extra_info("peername"))))
+        if not self._enter(connection):
             writer.transport.abort()
             return
-        connection = _Connection(self, reader, writer, peer)
         protocol.on_gone = connection.on_gone
         self._connections.add(connection)
         task = asyncio.create_task(connection.run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _task: self._connections.discard(connection))
+        task.add_done_callback(lambda _task: self._end(connection))
 
-    def _refusal(self, peer: str) -> str | None:
-        """The reason to refuse one more connection from this peer, or None."""
-        count = len(self._connections)
-        if count >= self.limits.connections_max:
-            return f"there are {count} connections (max.connections)"
-        # If there are fewer connections in total than one address may have, this address need not be counted.
-        if count >= self.limits.connections_per_ip_max:
-            host = _host(peer)
-            count = sum(_host(connection.peer) == host for connection in self._connections)
-            if count >= self.limits.connections_per_ip_max:
-                return f"there are {count} connections from {host} (max.connections.per.ip)"
-        return None
+    def _enter(self, connection: "_Connection") -> bool:
+        """Whether there is a place for a new connection. Another one may have to leave for it."""
+        limits = self.limits
+        entry = self.places.enter(
+            connection,
+            total_max=limits.connections_max,
+            per_address_max=limits.connections_per_ip_max,
+            now_ms=monotonic_ms(),
+        )
+        if entry.leaving is not None:
+            self.warn(f"{entry.leaving.peer}: closed to make room for {connection.peer}: {entry.reason}")
+            entry.leaving.abort()
+            self.places.leave(entry.leaving)
+        if entry.verdict is Verdict.ON_TRIAL:
+            connection.trial = f"refused: {entry.reason}"
+        elif entry.verdict is Verdict.CLOSED:
+            self.warn(f"{connection.peer}: refused: {entry.reason}")
+        return entry.verdict is not Verdict.CLOSED
+
+    def _end(self, connection: "_Connection") -> None:
+        self._connections.discard(connection)
+        self.places.leave(connection)
 
     async def _sweep(self) -> None:
         """Close connections without progress, again and again."""
         while True:
-            await asyncio.sleep(min(max(self.limits.idle_ms_max / 4, 10), _SWEEP_MS) / 1000)
+            shortest_ms = min(self.limits.idle_ms_max, self.limits.login_ms_max)
+            await asyncio.sleep(min(max(shortest_ms / 4, 10), _SWEEP_MS) / 1000)
             now_ms = monotonic_ms()
             self._close_idle(now_ms)
+            for connection in self.places.overdue(now_ms):
+                self.warn(f"{connection.peer}: {connection.trial}")
+                connection.abort()
             for share in self.budget.laggards(now_ms):
                 share.close()
 
     def _close_idle(self, now_ms: int) -> None:
-        """Close connections on which no whole request arrives, or whose client does not read its answer."""
-        idle_ms_max = self.limits.idle_ms_max
+        """Close connections without a whole request, without a login, or whose client does not read its answer."""
+        idle_ms_max, login_ms_max = self.limits.idle_ms_max, self.limits.login_ms_max
         for connection in list(self._connections):
             if connection.answered is None and now_ms - connection.since_ms > idle_ms_max:
                 log.info(
@@ -165,6 +198,9 @@ class Server:
                     connection.peer,
                     idle_ms_max,
                 )
+                connection.abort()
+            elif connection.session.needs_login and now_ms - connection.begun_ms > login_ms_max:
+                log.info("%s: closed after %d ms without a login", connection.peer, login_ms_max)
                 connection.abort()
 
     def warn(self, line: str) -> None:
@@ -210,10 +246,30 @@ class Server:
         self._arm()
         connection.answered = answered
         try:
-            return deferred.reply(await answered)
+            response = await answered
         finally:
             connection.answered = None
             self._waiting.forget(parked)
+        if deferred.wait.turn is None:
+            return deferred.reply(response)
+        # To encode the answer of long work takes long, too. A thread does it, while the loop serves others.
+        return await asyncio.get_running_loop().run_in_executor(None, deferred.reply, response)
+
+    def _take_turns(self, parked: Parked[Response], turn: Turn) -> None:
+        """Wake a wait for turns in every turn of the event loop, until it is over."""
+        loop = asyncio.get_running_loop()
+
+        def take_turn() -> None:
+            if not (parked.is_over or turn.is_over):
+                turn.is_due = True
+                self._waiting.wake(turn)
+                self._waiting.settle()
+                again()
+
+        def again() -> None:
+            loop.call_later(_PAUSE_S if turn.is_pausing else 0, take_turn)
+
+        again()
 
     def _arm(self) -> None:
         """Set the timer to the earliest deadline."""
@@ -259,27 +315,32 @@ class _Protocol(asyncio.StreamReaderProtocol):
 class _Connection:
     """One client."""
 
-    def __init__(self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
+    def __init__(
+        self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, session: Session
+    ) -> None:
         self._server = server
         self._reader = reader
         self._writer = writer
         self._served = 0
-        self.peer = peer
-        self._session = Session(peer)
+        self.peer = session.peer
+        self.address = _host(self.peer)
+        self.session = session
+        self.trial = ""
+        """Why this connection may only log in as a node, or empty."""
         self.is_idle = True
-        self.since_ms = monotonic_ms()
+        self.begun_ms = self.since_ms = monotonic_ms()
         self.answered: asyncio.Future[Response] | None = None
         """The answer of a request that waits, or None."""
 
     async def run(self) -> None:
         """Serve one request after the other until either side closes the connection."""
         try:
-            while not (self._server.is_stopping or self._session.is_over):
+            while not (self._server.is_stopping or self.session.is_over):
                 await self._serve_one()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         except Overload as error:
-            self._server.warn(f"{self.peer}: closed: {error}")
+            self._server.warn(f"{self.peer}: {error}")
         except MemoryError:
             self._server.warn(f"{self.peer}: closed: its request needs more memory than there is")
         except (MalformedMessage, Disconnect) as error:
@@ -297,26 +358,40 @@ class _Connection:
         # A request must be complete within the idle limit after its first bytes. So a client that sends one byte a
         # second does not keep its connection for ever.
         self.is_idle, self.since_ms = False, monotonic_ms()
-        outcome = await self._outcome(frame_length(prefix, self._server.limits.request_bytes_max))
+        length = frame_length(prefix, self._frame_bytes_max)
+        outcome = await self._outcome(length)
         reply = outcome if isinstance(outcome, Reply) else await self._server.deferred(self, outcome)
         self.since_ms = monotonic_ms()
         await self._send(reply.parts)
         # If all requests and answers fit into buffers, the code above never yields to the event loop. So yield now and
-        # then.
+        # then, and after each long request or answer.
         self._served += 1
-        if self._served % _REQUESTS_IN_A_ROW == 0:
+        if self._served % _REQUESTS_IN_A_ROW == 0 or max(length, part_bytes(reply.parts)) > _SMALL_FRAME_BYTES:
             await asyncio.sleep(0)
+
+    @property
+    def _frame_bytes_max(self) -> int:
+        bytes_max = self._server.limits.request_bytes_max
+        return min(bytes_max, _BEFORE_LOGIN_BYTES_MAX) if self.session.needs_login or self.trial else bytes_max
 
     async def _outcome(self, length: int) -> Reply | Deferred:
         """Read a frame and dispatch it. Its bytes count in the budget until its answer is ready or must wait."""
         if length <= _SMALL_FRAME_BYTES:
-            return self._server.dispatch(self._session, await self._frame(length, None))
+            return self._dispatch(await self._frame(length, None))
         budget = self._server.budget
-        share = budget.begin(_host(self.peer), length, lambda: self._cut_off(share))
+        share = budget.begin(self.address, length, lambda: self._cut_off(share))
         try:
-            return self._server.dispatch(self._session, await self._frame(length, share))
+            return self._dispatch(await self._frame(length, share))
         finally:
             budget.end(share)
+
+    def _dispatch(self, frame: memoryview) -> Reply | Deferred:
+        if self.trial:
+            if not self._server.places.is_on_trial(self):
+                self.trial = ""
+            elif int.from_bytes(frame[:_API_KEY_BYTES], "big") not in LOGIN:
+                raise Overload(self.trial)
+        return self._server.dispatch(self.session, frame)
 
     async def _frame(self, length: int, share: Share | None) -> memoryview:
         """The bytes of a frame. The buffer grows as they arrive. It is writable, so that batches can be stamped."""

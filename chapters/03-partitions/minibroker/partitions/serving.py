@@ -24,6 +24,7 @@ from minibroker.partitions.machine import Machine, limits_of
 from minibroker.partitions.produce import Produce
 from minibroker.partitions.producer_ids import InitProducerId
 from minibroker.partitions.registry import Registry
+from minibroker.partitions.slices import in_parts
 from minibroker.partitions.store import OnChanged, OpenPartition, Store
 from minibroker.partitions.upkeep import Schedule, Upkeep
 from minibroker.partitions.without_groups import WithoutGroups
@@ -117,17 +118,21 @@ class Partitions:
         registry.add(ApiKey.API_VERSIONS, api_versions(registry, authority, self._features))
         registry.add(ApiKey.INIT_PRODUCER_ID, InitProducerId(authority, config.node_id), stand_in=True)
         registry.add(ApiKey.DESCRIBE_CONFIGS, self.configurations.describe)
-        registry.add(ApiKey.ALTER_CONFIGS, self.configurations.alter)
-        registry.add(ApiKey.INCREMENTAL_ALTER_CONFIGS, self.configurations.alter)
+        registry.add(ApiKey.ALTER_CONFIGS, in_parts(self.configurations.alter, "resources", "responses", size=200))
+        registry.add(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS, in_parts(self.configurations.alter, "resources", "responses", size=200)
+        )
         registry.add(ApiKey.LIST_CONFIG_RESOURCES, self.configurations.list_resources)
         self._add_topic_handlers(registry)
 
     def _add_topic_handlers(self, registry: Registry) -> None:
         config, authority = self._machine.config, self._cluster.authority
         administration = Administration(authority, config, new_topic_id=new_id_bytes, placing=self._placing)
-        registry.add(ApiKey.CREATE_TOPICS, administration.create_topics)
-        registry.add(ApiKey.DELETE_TOPICS, administration.delete_topics)
-        registry.add(ApiKey.CREATE_PARTITIONS, administration.create_partitions)
+        # To create a topic takes longest, because its logs are opened.
+        registry.add(ApiKey.CREATE_TOPICS, in_parts(administration.create_topics, "topics", "topics", size=50))
+        delete = in_parts(administration.delete_topics, "topics", "responses", size=100)
+        registry.add(ApiKey.DELETE_TOPICS, in_parts(delete, "topic_names", "responses", size=100))
+        registry.add(ApiKey.CREATE_PARTITIONS, in_parts(administration.create_partitions, "topics", "results", size=50))
         describe = Describe(
             authority,
             create=lambda names: self._cluster.create_on_demand(administration, names),

@@ -95,13 +95,14 @@ class Store:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {uuid_text(topic_id)}")
         return name
 
-    def leader(self, name: TopicPartition) -> Leader | None:
-        """The leader of a partition, as far as this node knows, or None."""
+    def leader(self, name: TopicPartition, listener: str) -> Leader | None:
+        """The leader of a partition and its address of this listener, as far as this node knows, or None."""
         partition = self.image.partition(name)
         broker = self.image.brokers.get(partition.leader) if partition is not None else None
-        if partition is None or broker is None or broker.is_fenced:
+        endpoint = None if broker is None else broker.endpoint(listener)
+        if partition is None or broker is None or endpoint is None or broker.is_fenced:
             return None
-        return Leader(broker.node_id, partition.leader_epoch, broker.host, broker.port, broker.rack)
+        return Leader(broker.node_id, partition.leader_epoch, endpoint.host, endpoint.port, broker.rack)
 
     @property
     def internal(self) -> Mapping[bytes, Serve]:

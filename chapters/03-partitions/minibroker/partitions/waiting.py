@@ -21,6 +21,23 @@ from typing import Generic, TypeVar
 A = TypeVar("A")
 
 
+class Turn:
+    """The key of a wait that is not for an event, but for another turn of the event loop: long work in slices.
+
+    Such a wait has this key as its first one. The owner of the table wakes it in every turn.
+    """
+
+    __slots__ = ("is_due", "is_over", "is_pausing")
+
+    def __init__(self) -> None:
+        self.is_due = False
+        """Whether another turn has begun since the last slice. Another key may wake the wait before that."""
+        self.is_pausing = False
+        """Whether the work can do nothing now. Then it is enough to try again a little later."""
+        self.is_over = False
+        """Whether the work is done. The wait may still be for other keys."""
+
+
 @dataclass(slots=True, eq=False)
 class Wait(Generic[A]):
     """An answer that is not ready. It is tried again when one of `keys` is woken, and expires after `timeout_ms`."""
@@ -31,6 +48,12 @@ class Wait(Generic[A]):
     """The answer, or None if it must wait longer."""
     expire: Callable[[], A]
     """The answer on timeout."""
+
+    @property
+    def turn(self) -> Turn | None:
+        """The key to wake in every turn of the event loop, or None."""
+        first = self.keys[0] if self.keys else None
+        return first if isinstance(first, Turn) else None
 
 
 def _raise(error: Exception) -> None:
@@ -56,6 +79,8 @@ class Waiting(Generic[A]):
         self._woken: dict[Hashable, None] = {}
         self._parked_count = 0
         self._serial = 0
+        self.on_turn: Callable[[Parked[A], Turn], None] = lambda _parked, _turn: None
+        """Called when a wait for turns is parked. The owner of the table sets it."""
 
     def __len__(self) -> int:
         return self._parked_count
@@ -79,6 +104,9 @@ class Waiting(Generic[A]):
         self._serial += 1
         heappush(self._deadlines, (now_ms + wait.timeout_ms, self._serial, parked))
         self._parked_count += 1
+        turn = wait.turn
+        if turn is not None:
+            self.on_turn(parked, turn)
         return parked
 
     def forget(self, parked: Parked[A]) -> None:

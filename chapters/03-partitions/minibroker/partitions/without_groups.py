@@ -42,7 +42,7 @@ class WithoutGroups:
         """The handler of FindCoordinator."""
         request = call.request
         keys = [request.key] if call.version < _MANY_KEYS_FROM else request.coordinator_keys
-        found = [self._coordinator(key, request.key_type) for key in keys]
+        found = [self._coordinator(key, request.key_type, call.session.listener) for key in keys]
         if call.version >= _MANY_KEYS_FROM:
             return FindCoordinatorResponse(coordinators=found)
         (only,) = found
@@ -54,21 +54,22 @@ class WithoutGroups:
             port=only.port,
         )
 
-    def _coordinator(self, key: str, key_type: int) -> Coordinator:
-        """The first live broker."""
+    def _coordinator(self, key: str, key_type: int, listener: str) -> Coordinator:
+        """The first live broker that has the client's listener."""
         if key_type not in _KEY_TYPES:
             message = f"keys of type {key_type} have no coordinator: type 0 is a group, type 1 a transactional id"
             return _no_coordinator(key, ErrorCode.INVALID_REQUEST, message)
         image = self._image()
-        node_id = next(iter(image.live_brokers()), None)
-        if node_id is None:
-            return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker of this cluster is alive")
-        broker = image.brokers[node_id]
+        found = ((it, image.brokers[it].endpoint(listener)) for it in image.live_brokers())
+        node_id, endpoint = next(((it, one) for it, one in found if one is not None), (-1, None))
+        if endpoint is None:
+            message = f"no broker of this cluster is alive and has a listener {listener}"
+            return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
         return Coordinator(
             key=key,
             node_id=node_id,
-            host=broker.host,
-            port=broker.port,
+            host=endpoint.host,
+            port=endpoint.port,
             error_code=ErrorCode.NONE,
             error_message=None,
         )

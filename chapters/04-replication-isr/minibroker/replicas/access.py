@@ -20,8 +20,8 @@ def _broker_id(request: Any) -> int:
 OF_A_BROKER = between_nodes(_broker_id)
 
 LOGIN_ROWS: Mapping[ApiKey, Access] = {
-    ApiKey.SASL_HANDSHAKE: Access(ready=Ready.ALWAYS),
-    ApiKey.SASL_AUTHENTICATE: Access(ready=Ready.ALWAYS),
+    ApiKey.SASL_HANDSHAKE: Access(ready=Ready.ALWAYS, is_before_login=True),
+    ApiKey.SASL_AUTHENTICATE: Access(ready=Ready.ALWAYS, is_before_login=True),
 }
 """The APIs of a login. A node logs in before it or the node that it asks is ready."""
 

@@ -179,6 +179,7 @@ class Logins:
             del self._under_way[session]
             session.principal = Principal("User", scram.user)
             session.node_id = node_named(scram.user)
+            session.needs_login = False
         return SaslAuthenticateResponse(auth_bytes=message)
 
     def _refused(self, call: Call[SaslAuthenticateRequest], scram: ScramServer) -> Answer:

@@ -18,8 +18,9 @@ from minibroker.replicas.configuring import BrokerConfigs
 from minibroker.replicas.fetching import Incarnation
 from minibroker.replicas.forwarding import Forward, Wrap, forward_unchanged
 from minibroker.replicas.login import Logins
-from minibroker.replicas.peers import Peers
+from minibroker.replicas.peers import Line, Peers
 from minibroker.replicas.secret import secret_of
+from minibroker.replication.keys import INTER_BROKER_LISTENER_NAME
 from minibroker.wire.codes import ErrorCode
 
 
@@ -46,9 +47,18 @@ class Membership(ClusterPort, ABC):
     def is_active(self) -> bool:
         """Whether this node is the controller now."""
 
+    def _address_of(self, node_id: int, line: Line) -> Address | None:
+        """The current address of a node, if it is known. Records are fetched by the listener between brokers."""
+        name = INTER_BROKER_LISTENER_NAME.of(self._machine.config)
+        if name is None or line != "fetch":
+            return self._controller_address_of(node_id)
+        broker = self.authority.image.brokers.get(node_id)
+        endpoint = None if broker is None else broker.endpoint(name.upper())
+        return None if endpoint is None else Address(endpoint.host, endpoint.port)
+
     @abstractmethod
-    def _address_of(self, node_id: int) -> Address | None:
-        """The current address of a node, if it is known."""
+    def _controller_address_of(self, node_id: int) -> Address | None:
+        """The address at which a node answers the requests of the controller's clients, if it is known."""
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         """Create topics here if this node is the controller; otherwise ask the controller to create them."""

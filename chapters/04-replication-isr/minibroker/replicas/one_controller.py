@@ -85,7 +85,7 @@ class OneController(Membership):
         """Whether this node is the controller."""
         return self.controller_id == self._node_id
 
-    def _address_of(self, node_id: int) -> Address | None:
+    def _controller_address_of(self, node_id: int) -> Address | None:
         is_controller = self._voter is not None and node_id == self._voter.node_id
         place = self._voter if is_controller else self.authority.image.brokers.get(node_id)
         return None if place is None else Address(place.host, place.port)
@@ -214,7 +214,7 @@ class _OnePartition:
     def topic_name(self, _topic_id: bytes) -> str:
         return self._partition.name.topic
 
-    def leader(self, _name: TopicPartition) -> Leader | None:
+    def leader(self, _name: TopicPartition, _listener: str) -> Leader | None:
         return None
 
 

@@ -34,11 +34,11 @@ def client_id_of(node_id: int) -> str:
 
 
 class Peers:
-    """The connections of the node `node_id` to the other nodes. `address_of` returns the current address of a node."""
+    """The connections of the node `node_id` to the other nodes. `address_of` returns a node's current address."""
 
     def __init__(
         self,
-        address_of: Callable[[int], Address | None],
+        address_of: Callable[[int, Line], Address | None],
         *,
         node_id: int,
         authenticator: Authenticator | None = None,
@@ -79,7 +79,7 @@ class Peers:
         return LoginFailed(line)
 
     async def _client(self, node_id: int, line: Line) -> AsyncClient:
-        address = self._address_of(node_id)
+        address = self._address_of(node_id, line)
         if address is None:
             raise BrokerUnavailable(f"node {node_id} is not registered, so its address is unknown")
         known = self._clients.get((node_id, line))

@@ -56,12 +56,12 @@ class Registration:
 
     async def register(self, identity: Identity, previous_broker_epoch: int) -> None:
         """Register this incarnation; `me` has its broker epoch afterwards."""
-        endpoint, config = self._machine.endpoint, self._machine.config
+        config = self._machine.config
         self._request = BrokerRegistrationRequest(
             broker_id=config.node_id,
             cluster_id=identity.cluster_id,
             incarnation_id=new_id_bytes(),
-            listeners=[RegisteredListener(**endpoint._asdict())],
+            listeners=[RegisteredListener(**it._asdict()) for it in self._machine.endpoints],
             rack=config.broker_rack,
             # A data directory of an older version has no id.
             log_dirs=[parse_uuid(identity.directory_id)] if identity.directory_id else [],

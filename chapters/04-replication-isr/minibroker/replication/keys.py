@@ -136,6 +136,27 @@ FOLLOWER_REPLICATION_THROTTLED_RATE = broker_key(
 )
 
 
+INTER_BROKER_LISTENER_NAME: ConfigKey[str | None] = broker_key(
+    "inter.broker.listener.name",
+    STRING,
+    None,
+    None,
+    "The listener by which this broker fetches from other brokers; every broker must have it. By default, the address "
+    "in controller.quorum.voters is used, or the first advertised listener.",
+)
+
+
+def check_inter_broker_listener(config: NodeConfig) -> None:
+    """Refuse a node that does not advertise the listener by which the brokers of its cluster reach each other."""
+    name = INTER_BROKER_LISTENER_NAME.of(config)
+    known = [it.name for it in config.advertised_listeners]
+    if name is not None and name.upper() not in known:
+        raise InvalidConfig(
+            f"inter.broker.listener.name={name}, but the advertised listeners are {known}: other brokers could not"
+            " fetch from this one"
+        )
+
+
 # Nodes ---------------------------------------------------------------------------------------------------------------
 
 CLUSTER_SECRET_FILE: ConfigKey[str | None] = broker_key(
@@ -202,4 +223,4 @@ def check_own_number(config: NodeConfig) -> None:
         raise InvalidConfig(f"node.id is not set, and controller.quorum.voters names {names}: set this node's own id")
 
 
-BROKER_RULES.append(check_own_number)
+BROKER_RULES += [check_own_number, check_inter_broker_listener]

@@ -11,7 +11,7 @@ from minibroker.controller.tables.describe_topic_partitions import (
 )
 from minibroker.metadata.image import Image, PartitionImage
 from minibroker.metadata.names import is_internal
-from minibroker.partitions.describe import find_topic, partition_fields
+from minibroker.partitions.describe import Reach, find_topic, partition_fields
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.operations import TOPIC_OPERATIONS
 from minibroker.partitions.registry import Answer, Call
@@ -32,7 +32,7 @@ class DescribeTopicPartitions:
 
     def __call__(self, call: Call[DescribeTopicPartitionsRequest]) -> Answer:
         """Answer with one page."""
-        request = call.request
+        request, reach = call.request, Reach.of(self._image, call.session.listener)
         names = sorted({topic.name for topic in request.topics} or self._image.topics)
         cursor = request.cursor
         if cursor is not None:
@@ -43,7 +43,7 @@ class DescribeTopicPartitions:
             first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
             if left <= 0:
                 return _page(topics, Cursor(topic_name=name, partition_index=first))
-            described = self._described(name, first, left)
+            described = self._described(name, first, left, reach)
             topics.append(described)
             left -= len(described.partitions)
             known = self._image.topics.get(name)
@@ -52,7 +52,7 @@ class DescribeTopicPartitions:
                 return _page(topics, Cursor(topic_name=name, partition_index=next_index))
         return _page(topics, None)
 
-    def _described(self, name: str, first: int, count_max: int) -> DescribeTopicPartitionsResponseTopic:
+    def _described(self, name: str, first: int, count_max: int, reach: Reach) -> DescribeTopicPartitionsResponseTopic:
         try:
             topic = find_topic(self._image, name)
         except Refused as refused:
@@ -64,13 +64,12 @@ class DescribeTopicPartitions:
                 topic_authorized_operations=TOPIC_OPERATIONS,
             )
         indexes = [index for index in sorted(topic.partitions) if index >= first][:count_max]
-        alive = frozenset(self._image.live_brokers())
         return DescribeTopicPartitionsResponseTopic(
             error_code=ErrorCode.NONE,
             name=name,
             topic_id=topic.topic_id,
             is_internal=is_internal(name),
-            partitions=[_described_partition(alive, index, topic.partitions[index]) for index in indexes],
+            partitions=[_described_partition(reach, index, topic.partitions[index]) for index in indexes],
             topic_authorized_operations=TOPIC_OPERATIONS,
         )
 
@@ -80,12 +79,12 @@ def _page(topics: Sequence[DescribeTopicPartitionsResponseTopic], cursor: Cursor
 
 
 def _described_partition(
-    alive: frozenset[int], index: int, partition: PartitionImage
+    reach: Reach, index: int, partition: PartitionImage
 ) -> DescribeTopicPartitionsResponsePartition:
     # If there are no eligible leader replicas, the lists are empty, not null, because the Java client fails on null.
     return DescribeTopicPartitionsResponsePartition(
         partition_index=index,
         eligible_leader_replicas=list(partition.eligible_leader_replicas),
         last_known_elr=list(partition.last_known_elr),
-        **partition_fields(alive, partition),
+        **partition_fields(reach, partition),
     )

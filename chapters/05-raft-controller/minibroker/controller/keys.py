@@ -62,6 +62,23 @@ MAX_REQUEST_PARTITION_SIZE_LIMIT = broker_key(
     "The most partitions in one response to DescribeTopicPartitions.",
 )
 
+CONTROLLER_LISTENER_NAMES = broker_key(
+    "controller.listener.names",
+    LIST,
+    "",
+    None,
+    "The listener at which controllers are asked; the first name counts. By default, the first listener serves all.",
+    departure=Departure(None, "Kafka requires this key; here one listener serves clients, brokers and controllers"),
+)
+
+
+def controller_listener(config: NodeConfig) -> str:
+    """The name of the listener at which this node is asked as a controller, and looks for other controllers."""
+    names = [it.upper() for it in CONTROLLER_LISTENER_NAMES.of(config)]
+    own = [it.name for it in config.listeners]
+    # A node that is no controller names the others' listener, and need not have it.
+    return next((it for it in names if it in own), own[0])
+
 
 def process_roles(config: NodeConfig) -> frozenset[str]:
     """The roles of a node: `broker`, `controller`, or both."""
@@ -102,7 +119,7 @@ def check_roles(config: NodeConfig) -> None:
 def check_place(config: NodeConfig) -> None:
     """Refuse a voter that does not listen at its port in controller.quorum.voters."""
     me = next((it for it in quorum_voters(config) if it.node_id == config.node_id), None)
-    # One listener serves nodes and clients. Port 0 becomes a real port only later, so it cannot be compared here.
+    # Port 0 becomes a real port only later, so it cannot be compared here.
     ports = [it.port for it in (*config.listeners, *config.advertised_listeners)]
     if me is not None and me.port not in ports and 0 not in ports:
         raise InvalidConfig(
@@ -121,4 +138,14 @@ def check_session(config: NodeConfig) -> None:
         )
 
 
-BROKER_RULES += [check_roles, check_place, check_session]
+def check_controller_listener(config: NodeConfig) -> None:
+    """Refuse a controller that does not have the listener at which controllers are asked."""
+    names, own = CONTROLLER_LISTENER_NAMES.of(config), [it.name for it in config.listeners]
+    if names and "controller" in process_roles(config) and not {it.upper() for it in names} & set(own):
+        raise InvalidConfig(
+            f"controller.listener.names={','.join(names)}, but listeners has only {own}: the other nodes could not ask"
+            " this controller"
+        )
+
+
+BROKER_RULES += [check_roles, check_place, check_session, check_controller_listener]

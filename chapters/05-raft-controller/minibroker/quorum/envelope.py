@@ -132,7 +132,7 @@ class Envelopes:
         peer = _address(envelope.client_host_address)
         header, request = self._request(memoryview(envelope.request_data))
         via = f"{call.session.principal.name} for {principal.type}:{principal.name}"
-        return Call(request, header.api_version, header, call.now_ms, Session(peer, principal), via)
+        return Call(request, header.api_version, header, call.now_ms, Session(peer, principal=principal), via)
 
     def _request(self, frame: memoryview) -> tuple[RequestHeader, Request]:
         # As in Kafka, a request that cannot be read gets UNSUPPORTED_VERSION; INVALID_REQUEST is for a wrong envelope.

@@ -16,7 +16,7 @@ from minibroker.client.addresses import Address
 from minibroker.controller.answering import ControllerDecisions
 from minibroker.controller.deciding import FIRST_FEATURES, Controller
 from minibroker.controller.describing import DescribeTopicPartitions
-from minibroker.controller.keys import MAX_REQUEST_PARTITION_SIZE_LIMIT, process_roles
+from minibroker.controller.keys import MAX_REQUEST_PARTITION_SIZE_LIMIT, controller_listener, process_roles
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.metadata.authority import METADATA_LOG_CONFIG
 from minibroker.metadata.configs import TopicConfig
@@ -101,15 +101,16 @@ class QuorumMember(Membership):
         """Whether this node is the active controller."""
         return self.authority.is_active
 
-    def _address_of(self, node_id: int) -> Address | None:
+    def _controller_address_of(self, node_id: int) -> Address | None:
         if node_id == self._node_id:
-            host = self._config.listeners[0].host
-            return Address(_REACHED_AT.get(host, host), self._machine.port)
+            name = controller_listener(self._config)
+            host = next(it.host for it in self._config.listeners if it.name == name)
+            return Address(_REACHED_AT.get(host, host), self._machine.port_of(name))
         # The configured address of a voter is preferred: the address in the metadata may be older.
         voter = next((it for it in quorum_voters(self._config) if it.node_id == node_id), None)
         if voter is not None:
             return Address(voter.host, voter.port)
-        broker = self.authority.image.brokers.get(node_id)
+        broker = self.quorum.registered_place_of(node_id)
         # An added voter that is not a broker has its address in the voter set.
         added = self.raft.voters.voters.get(node_id)
         # A response that names a leader also has the leader's address. A node with an empty disk has no other source of
@@ -117,9 +118,9 @@ class QuorumMember(Membership):
         place = broker or added or self.quorum.places.get(node_id)
         return None if place is None else Address(place.host, place.port)
 
-    def own_broker(self) -> MetadataResponseBroker:
+    def own_broker(self, listener: str) -> MetadataResponseBroker:
         """This node as clients see it. Clients need not know the controller, because nodes forward its requests."""
-        here = self._machine.endpoint
+        here = self._machine.endpoint(listener)
         return MetadataResponseBroker(node_id=self._node_id, host=here.host, port=here.port)
 
     def whose_data(self) -> str:
@@ -185,9 +186,12 @@ class QuorumMember(Membership):
             begin=machine.begin,
             snapshots=snapshots,
             snapshot_bytes=METADATA_SNAPSHOT_BYTES.of(self._config),
+            listener=controller_listener(self._config),
         )
         controller.image = self.quorum.snapshotting.image()
-        self._calls = ControllerCalls(machine, self.quorum, lambda node_id: self._address_of(node_id) is not None)
+        self._calls = ControllerCalls(
+            machine, self.quorum, lambda node_id: self._controller_address_of(node_id) is not None
+        )
         self.authority.subscribe(self._registration.on_image)
 
     def _min_isr(self) -> Mapping[str, str]:

@@ -72,12 +72,15 @@ class Quorum:
         begin: Callable[[Coroutine[Any, Any, None]], None],
         snapshots: SnapshotFiles,
         snapshot_bytes: int = 20 * 1024**2,
+        listener: str = "",
     ) -> None:
+        """`listener` is the name of the listener at which controllers are asked."""
         self.raft = raft
         self.controller = controller
         self._peers = peers
         self._waiting = waiting
         self._cluster_id = cluster_id
+        self._listener = listener
         self._begin = begin
         self.snapshots = snapshots
         self.snapshotting = Snapshotting(
@@ -108,8 +111,14 @@ class Quorum:
     def place_of(self, node_id: int) -> Place | None:
         """The address of a node, if it is known."""
         # A broker registers its address at each start. A voter that is not a broker has its address in the voter set.
-        found = self.controller.image.brokers.get(node_id) or self.raft.voters.voters.get(node_id)
+        found = self.registered_place_of(node_id) or self.raft.voters.voters.get(node_id)
         return Place(found.host, found.port) if found is not None and found.host else self.places.get(node_id)
+
+    def registered_place_of(self, node_id: int) -> Place | None:
+        """The address at which a registered broker is asked as a controller, or else its first address."""
+        broker = self.controller.image.brokers.get(node_id)
+        found = broker and (broker.endpoint(self._listener) or broker)
+        return None if found is None else Place(found.host, found.port)
 
     # After each event -------------------------------------------------------------------------------------------------
 

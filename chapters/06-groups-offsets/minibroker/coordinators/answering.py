@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from minibroker.coordinators.coordinator import Coordinator, Event
 from minibroker.coordinators.refusing import refusal
 from minibroker.coordinators.tickets import Ticket, answer_of, merged
-from minibroker.groups.describing import GROUP_OPERATIONS
+from minibroker.groups.describing import GROUP_OPERATIONS, filter_of
 from minibroker.groups.shard import GroupShard
 from minibroker.groups.steps import Client, Step
 from minibroker.groups.tables.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
@@ -24,13 +24,18 @@ from minibroker.groups.tables.list_groups import ListGroupsRequest, ListGroupsRe
 from minibroker.groups.tables.offset_commit import OffsetCommitRequest
 from minibroker.groups.tables.offset_delete import OffsetDeleteRequest
 from minibroker.groups.tables.sync_group import SyncGroupRequest
+from minibroker.partitions.errors import Disconnect
 from minibroker.partitions.registry import Answer, Call, Registry
+from minibroker.partitions.slices import in_parts
+from minibroker.partitions.waiting import Wait
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.schema import Request, Response
+from minibroker.wire.schema import Request, Response, codes_in
 from minibroker.wire.tables.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 
 MANY_GROUPS_FROM = 8
+_GROUPS_PER_TURN = 200
+_ELSEWHERE = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 Act = Callable[[GroupShard, Ticket, int], Step]
 
@@ -57,11 +62,14 @@ class GroupHandlers:
         registry.add(ApiKey.LEAVE_GROUP, self.leave)
         registry.add(ApiKey.CONSUMER_GROUP_HEARTBEAT, self.consumer_heartbeat)
         registry.add(ApiKey.OFFSET_COMMIT, self.commit)
-        registry.add(ApiKey.OFFSET_FETCH, self.fetch)
+        registry.add(ApiKey.OFFSET_FETCH, in_parts(self.fetch, "groups", "groups", size=_GROUPS_PER_TURN))
         registry.add(ApiKey.OFFSET_DELETE, self.delete_offsets)
-        registry.add(ApiKey.DESCRIBE_GROUPS, self.describe)
-        registry.add(ApiKey.CONSUMER_GROUP_DESCRIBE, self.consumer_describe)
-        registry.add(ApiKey.DELETE_GROUPS, self.delete)
+        registry.add(ApiKey.DESCRIBE_GROUPS, in_parts(self.describe, "groups", "groups", size=_GROUPS_PER_TURN))
+        registry.add(
+            ApiKey.CONSUMER_GROUP_DESCRIBE,
+            in_parts(self.consumer_describe, "group_ids", "groups", size=_GROUPS_PER_TURN),
+        )
+        registry.add(ApiKey.DELETE_GROUPS, in_parts(self.delete, "groups_names", "results", size=_GROUPS_PER_TURN))
         registry.add(ApiKey.LIST_GROUPS, self.list)
 
     # One group --------------------------------------------------------------------------------------------------------
@@ -133,11 +141,10 @@ class GroupHandlers:
         it = call.request
         if call.version < MANY_GROUPS_FROM:
             group = OffsetFetchRequestGroup(group_id=it.group_id, topics=it.topics)
-            return answer_of(self._fetch(it, group, call.version))
+            return or_disconnect(answer_of(self._fetch(it, group, call.version)))
         parts = [OffsetFetchRequest(groups=[group], require_stable=it.require_stable) for group in it.groups]
-        return merged(
-            [self._fetch(part, part.groups[0], call.version) for part in parts], _merge(OffsetFetchResponse, "groups")
-        )
+        tickets = [self._fetch(part, part.groups[0], call.version) for part in parts]
+        return or_disconnect(merged(tickets, _merge(OffsetFetchResponse, "groups")))
 
     def _fetch(self, part: OffsetFetchRequest, group: OffsetFetchRequestGroup, version: int) -> Ticket:
         def act(shard: GroupShard, ticket: Ticket, _now_ms: int) -> Step:
@@ -196,10 +203,11 @@ class GroupHandlers:
     def list(self, call: Call[ListGroupsRequest]) -> Answer:
         """The handler of ListGroups: the groups of all coordinators on this node."""
         request, version = call.request, call.version
+        passes = filter_of(request.states_filter, request.types_filter)
 
         def ask(coordinator: Coordinator) -> Ticket:
             ticket = Ticket(lambda code: refusal(request, version, code))
-            coordinator.handle(ticket, lambda shard, _now: shard.on_list(ticket, request))
+            coordinator.handle(ticket, lambda shard, _now: shard.on_list(ticket, passes))
             return ticket
 
         return merged([ask(it) for it in self._coordinators()], _listed)
@@ -208,6 +216,30 @@ class GroupHandlers:
 def client_of(call: Call[Any]) -> Client:
     """The client of a call. Its address has a leading slash, as Java prints it."""
     return Client(call.header.client_id or "", "/" + call.session.peer.rpartition(":")[0])
+
+
+def or_disconnect(answer: Answer) -> Answer:
+    """Close the connection instead of an answer that sends the client to another coordinator.
+
+    librdkafka repeats an OffsetFetch whose connection is lost. After such an answer it does not, and never reads the
+    partitions that it asked for (librdkafka #5586).
+    """
+    if isinstance(answer, Response):
+        return _answered_here(answer)
+    assert isinstance(answer, Wait)
+    wait = answer
+
+    def attempt() -> Response | None:
+        response = wait.attempt()
+        return None if response is None else _answered_here(response)
+
+    return Wait(wait.keys, wait.timeout_ms, attempt=attempt, expire=lambda: _answered_here(wait.expire()))
+
+
+def _answered_here(response: Response) -> Response:
+    if not _ELSEWHERE.isdisjoint(codes_in(response)):
+        raise Disconnect("this node does not coordinate the group now: the client must look for the coordinator again")
+    return response
 
 
 def _merge(

@@ -98,12 +98,12 @@ class FindCoordinator:
         if self._may_be_fenced():
             # The metadata of this node may be old. Without a disconnect, librdkafka would ask the same node again.
             raise Disconnect("this node does not reach the controller: ask another node for the coordinator")
-        request = call.request
+        request, listener = call.request, call.session.listener
         if call.version >= 1 and request.key_type != _GROUP:
             return self._others.find_coordinator(call)
         if call.version >= MANY_KEYS_FROM:
-            return FindCoordinatorResponse(coordinators=[self._find(key) for key in request.coordinator_keys])
-        found = self._find(request.key)
+            return FindCoordinatorResponse(coordinators=[self._find(key, listener) for key in request.coordinator_keys])
+        found = self._find(request.key, listener)
         return FindCoordinatorResponse(
             error_code=found.error_code,
             error_message=found.error_message,
@@ -112,7 +112,7 @@ class FindCoordinator:
             port=found.port,
         )
 
-    def _find(self, group_id: str) -> Coordinator:
+    def _find(self, group_id: str, listener: str) -> Coordinator:
         name, image = self._topic.partition_of(group_id), self._image()
         if name is None:
             self._topic.create()
@@ -121,11 +121,14 @@ class FindCoordinator:
         broker = None if partition is None else image.brokers.get(partition.leader)
         if broker is None or broker.is_fenced:
             return _none(group_id, f"{name.directory} has no leader at the moment: ask again")
+        endpoint = broker.endpoint(listener)
+        if endpoint is None:
+            return _none(group_id, f"the coordinator, node {broker.node_id}, has no listener {listener}")
         return Coordinator(
             key=group_id,
             node_id=broker.node_id,
-            host=broker.host,
-            port=broker.port,
+            host=endpoint.host,
+            port=endpoint.port,
             error_code=ErrorCode.NONE,
             error_message=None,
         )

@@ -24,6 +24,7 @@ from minibroker.metadata.names import GROUP_METADATA_TOPIC
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.machine import Machine
 from minibroker.partitions.registry import Registry
+from minibroker.partitions.slices import in_parts
 from minibroker.partitions.store import Store
 from minibroker.replicas.membership import Membership
 from minibroker.segments.checkpoint import TopicPartition
@@ -32,6 +33,7 @@ from minibroker.wire.codes import ErrorCode
 
 log = logging.getLogger(__name__)
 
+_KEYS_PER_TURN = 1000
 _BROKER = ""  # the group id under which the broker's settings are cached
 _SUSPENDED_S = 0.5
 
@@ -69,7 +71,7 @@ class GroupCoordinators:
         """Register the handlers of the group APIs and FindCoordinator. They replace chapter 03's."""
         self._store = store
         find = FindCoordinator(self._topic, lambda: self._image, may_be_fenced=self._may_be_fenced)
-        registry.add(ApiKey.FIND_COORDINATOR, find)
+        registry.add(ApiKey.FIND_COORDINATOR, in_parts(find, "coordinator_keys", "coordinators", size=_KEYS_PER_TURN))
         self._handlers.add_handlers(registry)
 
     def start(self) -> None:

@@ -20,7 +20,7 @@ from minibroker.groups.classic_transitions import GroupState
 from minibroker.groups.consumer import ConsumerGroup, check_request
 from minibroker.groups.conversion import check_upgrade, to_consumer
 from minibroker.groups.deadlines import Deadlines
-from minibroker.groups.describing import Group, described_classic, filter_of, listed
+from minibroker.groups.describing import Group, described_classic, listed
 from minibroker.groups.errors import GroupRefused
 from minibroker.groups.expiring import Expiry, has_members, is_subscribed_in, tombstones_of
 from minibroker.groups.keys import GroupSettings
@@ -47,7 +47,7 @@ from minibroker.groups.tables.describe_groups import DescribeGroupsResponse
 from minibroker.groups.tables.heartbeat import HeartbeatRequest, HeartbeatResponse
 from minibroker.groups.tables.join_group import JoinGroupRequest
 from minibroker.groups.tables.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
-from minibroker.groups.tables.list_groups import ListGroupsRequest, ListGroupsResponse
+from minibroker.groups.tables.list_groups import ListedGroup, ListGroupsResponse
 from minibroker.groups.tables.offset_commit import OffsetCommitRequest
 from minibroker.groups.tables.offset_delete import OffsetDeleteRequest
 from minibroker.groups.tables.sync_group import SyncGroupRequest
@@ -372,9 +372,8 @@ class GroupShard:
             described = DescribedConsumerGroup(group_id=group_id, error_code=code, error_message=message)
         return Step(replies=[Reply(ticket, ConsumerGroupDescribeResponse(groups=[described]))])
 
-    def on_list(self, ticket: Ticket, request: ListGroupsRequest) -> Step:
-        """Handle ListGroups for the groups of this shard."""
-        passes = filter_of(request.states_filter, request.types_filter)
+    def on_list(self, ticket: Ticket, passes: Callable[[ListedGroup], bool]) -> Step:
+        """Handle ListGroups for the groups of this shard that pass the filter of the request."""
         simple = (it for it in self.offsets.group_ids() if it not in self._groups)
         found = [listed(it, self._groups.get(it)) for it in (*self._groups, *simple)]
         return Step(replies=[Reply(ticket, ListGroupsResponse(groups=[it for it in found if passes(it)]))])

@@ -1,0 +1,133 @@
+"""Places for connections: which ones are served if there are too many, and which ones must leave. A pure module.
+
+Clients must not lock out other nodes, or the cluster loses them. So max.connections counts clients only. A connection
+whose session has proved to be a node takes no place. Before its login nobody knows, so a connection beyond the limit is
+*on trial*: it may log in, and do nothing else, within three seconds.
+
+    new connection ── a place is free ──────────────────────────▶ served
+             ├─────── another address has more connections ─────▶ served, and that address loses one
+             ├─────── there is a login, and a place for a trial ▶ on trial ── login as a node ──▶ served
+             └─────── otherwise ────────────────────────────────▶ closed
+
+There are few places for trials. If all are taken, the oldest trial ends, of the address that has most of them. So a
+client that connects again and again does not keep nodes of other addresses from their login.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from minibroker.partitions.registry import Session
+from minibroker.wire.apis import ApiKey
+
+TRIALS_MAX = 16
+TRIAL_MS = 3_000
+LOGIN = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""The requests that a connection on trial may send."""
+
+
+def is_node(session: Session) -> bool:
+    """Whether the caller has proved to be a node."""
+    return session.node_id is not None
+
+
+class Guest(Protocol):
+    """A connection."""
+
+    @property
+    def session(self) -> Session:
+        """The caller."""
+
+    @property
+    def address(self) -> str:
+        """The address of the client, without its port."""
+
+    is_idle: bool
+    """Whether there is no request."""
+    since_ms: int
+    """When the connection became idle, or when its request made progress."""
+
+
+G = TypeVar("G", bound=Guest)
+
+
+class Verdict(enum.Enum):
+    """What becomes of a new connection."""
+
+    SERVED = "served"
+    ON_TRIAL = "on trial"
+    CLOSED = "closed"
+
+
+class Entry(NamedTuple, Generic[G]):
+    """The verdict about a new connection, the reason if it has no place, and the connection that must leave for it."""
+
+    verdict: Verdict
+    reason: str = ""
+    leaving: G | None = None
+
+
+class Places(Generic[G]):
+    """All connections of a server."""
+
+    def __init__(self, has_login: Callable[[], bool]) -> None:
+        """`has_login` says whether nodes can log in. If not, no connection is on trial."""
+        self._has_login = has_login
+        self._guests: dict[G, None] = {}
+        self._trials: dict[G, int] = {}  # when each began, the oldest first
+
+    def enter(self, guest: G, *, total_max: int, per_address_max: int, now_ms: int) -> Entry[G]:
+        """Decide about a new connection. Unless it is closed, it is kept until it leaves."""
+        clients = Counter(it.address for it in self._guests if it not in self._trials and not is_node(it.session))
+        own, total = clients[guest.address], clients.total()
+        entry: Entry[G] = Entry(Verdict.SERVED)
+        if own >= per_address_max:
+            entry = self._trial(f"there are {own} connections from {guest.address} (max.connections.per.ip)")
+        elif total >= total_max:
+            reason = f"there are {total} connections (max.connections)"
+            leaving = self._to_leave(clients, own)
+            entry = self._trial(reason) if leaving is None else Entry(Verdict.SERVED, reason, leaving)
+        if entry.verdict is Verdict.ON_TRIAL:
+            self._trials[guest] = now_ms
+        if entry.verdict is not Verdict.CLOSED:
+            self._guests[guest] = None
+        return entry
+
+    def _to_leave(self, clients: Counter[str], own: int) -> G | None:
+        """A connection of the address that has most, if it has more than the new one: the one that is idle longest."""
+        if not clients:
+            return None
+        ((address, most),) = clients.most_common(1)
+        if most <= own + 1:
+            return None
+        theirs = (it for it in self._guests if it.address == address and not is_node(it.session))
+        return min((it for it in theirs if it not in self._trials), key=lambda it: (not it.is_idle, it.since_ms))
+
+    def _trial(self, reason: str) -> Entry[G]:
+        if not self._has_login():
+            return Entry(Verdict.CLOSED, reason)
+        on_trial = [it for it in list(self._trials) if self.is_on_trial(it)]
+        return Entry(Verdict.ON_TRIAL, reason, _oldest_of_most(on_trial) if len(on_trial) >= TRIALS_MAX else None)
+
+    def is_on_trial(self, guest: G) -> bool:
+        """Whether a connection may only log in. A connection that has logged in as a node is not on trial any more."""
+        if guest in self._trials and is_node(guest.session):
+            del self._trials[guest]
+        return guest in self._trials
+
+    def overdue(self, now_ms: int) -> list[G]:
+        """The connections whose trial has lasted too long."""
+        trials = list(self._trials.items())
+        return [it for it, since_ms in trials if now_ms - since_ms >= TRIAL_MS and self.is_on_trial(it)]
+
+    def leave(self, guest: G) -> None:
+        """A connection was closed."""
+        self._guests.pop(guest, None)
+        self._trials.pop(guest, None)
+
+
+def _oldest_of_most(guests: Sequence[G]) -> G:
+    """The first one of the address that has most."""
+    ((address, _count),) = Counter(it.address for it in guests).most_common(1)
+    return next(it for it in guests if it.address == address)
