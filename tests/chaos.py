@@ -1,79 +1,74 @@
-"""Three nodes, and a fault every few seconds: `python tests/chaos.py --cycles 20 [--seed N]`.
+"""Three nodes, and a fault every few seconds: `python tests/chaos.py --cycles 20 [--scenario NAME] [--seed N]`.
+
+`--list` names the scenarios (`chaos_scenarios`). Each cycle plays one: all of them in turns, in an order that the seed
+decides, or those that `--scenario` names.
 
 Links between nodes are cut in two ways. A proxy in front of each node knows the sender, and closes connections or lets
 single requests vanish. Where the machine allows it, the kernel cuts the links in the second half of the cycles: then no
 connection is closed, packets vanish in one direction or both, and only timeouts tell. `--links` chooses one of the two.
 
 An idempotent producer writes to every partition without a pause, and a consumer reads along. Beside it a group of each
-kind reads and commits, with two members. In each cycle one fault, drawn by the seed, hits the leader of a partition,
-the controller, or a node that is not the controller. It lasts until writes go on, or for some seconds; then it is
-healed, and all replicas must be in sync again. At the end everything is read back: every acknowledged record is there
-once, in order and at its offset, and the consumer has seen the same. The groups have skipped nothing, no committed
-offset has gone back, and what they read twice is what they had read and not committed when a partition changed hands.
+kind reads and commits, with two members. After each cycle all faults are healed, and all replicas must be in sync and
+all groups up to date again, without the help of a human. Then everything is read back: every acknowledged record is
+there once, in order and at its offset, and in the end the consumer has seen the same. The groups have skipped nothing,
+no committed offset has gone back, and what they read twice is what they had read and not committed when a partition
+changed hands.
+
+`--history FILE` keeps what was sent and acknowledged, as JSON lines (`chaos_report` describes them).
 """
 
 import argparse
 import random
+import shutil
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 from brokers import unique
+from chaos_report import Audit, Counts, Cycle, Outcome, RecordingSender, Report
+from chaos_scenarios import REPLICAS, SCENARIOS, WAIT_S_MAX, Scene
 from clients_stock import confluent_consumer
-from clusters import QuorumCluster, Sender, Tally
-from confluent_kafka import TopicPartition
+from clusters import QuorumCluster
+from confluent_kafka import KafkaException, TopicPartition
+from failing_nodes import FailingCluster, FailingNode
 from groups_crews import QUICK_GROUPS, Background, Crew, History, crews_of_each_kind
-from namespaces import RemoteCluster, enter, why_not
-from proxy import Verdict
+from namespaces import RemoteCluster, RemoteNode, enter, why_not
 
-from minibroker.bench.outages import PROMISES, Outages, longest_gap_ms
 from minibroker.bench.watching import until
+from minibroker.client.errors import ClientError
 
-REPLICAS = ([1, 2, 3], [2, 3, 1], [3, 1, 2])
 SETTINGS = (
     "replica.lag.time.max.ms=2000",
     "default.replication.factor=3",
     "min.insync.replicas=2",
     *QUICK_GROUPS,
 )
-# Longer than a session, and longer than a leader leads without a majority.
-LASTS_S = 4.0
-_ACKS = 20
-_READ_S_MAX = 60.0
 
-Begin = Callable[[QuorumCluster, int, random.Random], None]
+Say = Callable[[str], None]
 
 
-def _pause(cluster: QuorumCluster, victim: int, _chance: random.Random) -> None:
-    cluster[victim].pause()
-    time.sleep(LASTS_S)
+class PatientNode(FailingNode):
+    """A node of a machine that may be busy with other work."""
+
+    ready_s_max = stopped_s_max = WAIT_S_MAX
 
 
-def _cut_one_way(cluster: QuorumCluster, victim: int, chance: random.Random) -> None:
-    other = chance.choice([it for it in cluster.nodes if it != victim])
-    sender, to = chance.sample([victim, other], 2)
-    cluster.cut(sender, to, chance.choice([Verdict.CUT, Verdict.DROP]))
-    time.sleep(LASTS_S)
+class ProxiedCluster(FailingCluster):
+    kind = PatientNode
 
 
-def _cut_off(cluster: QuorumCluster, victim: int, chance: random.Random) -> None:
-    cluster.cut_off(victim, chance.choice([Verdict.CUT, Verdict.DROP]))
-    time.sleep(LASTS_S)
+class RemotePatientNode(RemoteNode, PatientNode):
+    """The same with a link of its own."""
 
 
-FAULTS: dict[str, Begin] = {
-    "kill": lambda cluster, victim, _chance: cluster[victim].kill(),
-    "pause": _pause,
-    "stop": lambda cluster, victim, _chance: cluster[victim].stop(),
-    "cut one way": _cut_one_way,
-    "cut off": _cut_off,
-}
-TARGETS = ("leader", "controller", "follower")
+class KernelCluster(RemoteCluster, FailingCluster):
+    kind = RemotePatientNode  # type: ignore[assignment]
 
 
 class Reader:
@@ -108,142 +103,170 @@ class Reader:
                 seen.append(bytes(message.value() or b""))
 
 
-@dataclass
-class Report:
-    """The result of a run."""
-
-    lasted_ms: list[int] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
-    complaints: list[str] = field(default_factory=list)
-    groups: dict[str, History] = field(default_factory=dict)
-
-    @property
-    def is_well(self) -> bool:
-        return self.tally.is_well and not self.complaints and all(it.is_well for it in self.groups.values())
-
-    def text(self) -> str:
-        outages = Outages("a cycle's longest pause", tuple(self.lasted_ms))
-        lines = [outages.text(), *(outages.budget_text(it) for it in PROMISES), *self.complaints[:20]]
-        lines += [f"group {kind}: {history.text()}" for kind, history in self.groups.items()]
-        return "\n".join([*lines, f"chaos: {len(self.lasted_ms)} cycles: {self.tally.text()}; {self._groups_text()}"])
-
-    def _groups_text(self) -> str:
-        histories = self.groups.values()
-        skipped, redelivered = sum(it.skipped for it in histories), sum(it.redelivered for it in histories)
-        bounded = f"{redelivered} redelivered (at most {sum(it.redelivered_max for it in histories)})"
-        return f"groups: {skipped} skipped, {bounded}, {sum(len(it.gone_back) for it in histories)} offsets gone back"
-
-
 class Chaos:
-    """The cycles."""
+    """The cycles with one cluster, which add to a report."""
 
-    def __init__(self, cluster: QuorumCluster, *, seed: int, say: Callable[[str], None]) -> None:
+    def __init__(self, cluster: FailingCluster, report: Report, *, seed: int, say: Say, history: TextIO | None) -> None:
         self._cluster = cluster
         self._chance = random.Random(seed)
         self._say = say
-        self.report = Report()
+        self._history = history
+        self._report = report
+        self._groups: dict[str, History] = {}
+        self._counts = Counts()
+        self._title = ""
 
-    def run(self, cycles: int) -> Report:
+    def run(self, names: Sequence[str]) -> None:
         topic = self._cluster.create(unique("chaos"), REPLICAS, min_insync_replicas=2)
         # A client with long timeouts would wait longer for a dead node than the cluster needs.
-        producing = Sender(self._cluster, topic, partitions=3, pause_s=0.005, timeout_ms=1000)
-        grouped = crews_of_each_kind(self._cluster.bootstrap, [topic], unique, is_orderly=False)
-        with grouped as crews, Reader(self._cluster, topic) as reader, producing as sender:
+        load = {"partitions": len(REPLICAS), "pause_s": 0.005, "timeout_ms": 1000}
+        with ExitStack() as stack:
+            grouped = crews_of_each_kind(self._cluster.bootstrap, [topic], unique, is_orderly=False)
+            crews = stack.enter_context(grouped)
+            self._groups = {kind: crew.history for kind, crew in crews.items()}
+            reader = stack.enter_context(Reader(self._cluster, topic))
+            sender = stack.enter_context(RecordingSender(self._cluster, topic, self._history, **load))
             for crew in crews.values():
                 crew.hire(2)
             with Background(crews.values()):
-                sender.await_acks(_ACKS)
-                for number in range(cycles):
-                    self._cycle(f"{number + 1}/{cycles}", topic, sender)
-                sender.finish()
-                self._await_groups(crews, {(topic, it): sender.sent for it in range(len(REPLICAS))})
-            self._check(sender, reader)
-            self._check_groups(crews)
-        return self.report
+                is_back = self._play(names, Scene(self._cluster, topic, sender, self._chance))
+            self._report.groups += self._groups.items()
+            if is_back:
+                self._check(sender, reader, crews)
+            else:
+                # It would not stop by itself either.
+                self._cluster.close()
 
-    def _victim(self, topic: str) -> tuple[str, int]:
-        target = self._chance.choice(TARGETS)
-        partition = self._chance.randrange(len(REPLICAS))
-        if target == "leader":
-            return f"leader of {partition}", self._cluster.leader(topic, partition)
-        controller = self._cluster.controller()
-        others = [it for it in self._cluster.nodes if it != controller]
-        return target, controller if target == "controller" else self._chance.choice(others)
+    def _play(self, names: Sequence[str], scene: Scene) -> bool:
+        """Play the scenarios; false if the cluster has not come back from one."""
+        audit = Audit(scene.sender)
+        try:
+            scene.await_acks()
+            for number, name in enumerate(names, start=1):
+                self._title = f"{number}/{len(names)}: {name}"
+                self._cycle(name, scene, audit)
+            self._title = "the end"
+            scene.sender.finish()
+            self._await_groups([scene.sender.sent] * len(REPLICAS), scene.topic)
+        except (AssertionError, ClientError, KafkaException, OSError) as error:
+            # TimeoutError is an OSError.
+            self._report.humans += 1
+            self._report.complaints.append(f"{self._title}: {error}")
+            self._say(self._report.complaints[-1])
+            return False
+        return True
 
-    def _cycle(self, number: str, topic: str, sender: Sender) -> None:
-        name = self._chance.choice(list(FAULTS))
-        target, victim = self._victim(topic)
-        begun_s = time.monotonic()
-        FAULTS[name](self._cluster, victim, self._chance)
-        sender.await_acks(_ACKS)
+    def _cycle(self, name: str, scene: Scene, audit: Audit) -> None:
+        scene.begin()
+        words = SCENARIOS[name](scene)
+        scene.await_acks()
+        for node in self._cluster.nodes.values():
+            node.mend()
         self._cluster.repair()
-        for partition in range(len(REPLICAS)):
-            self._cluster.await_isr(topic, 1, 2, 3, partition=partition)
-        sender.await_acks(_ACKS)
-        ended_s = time.monotonic()
-        lasted_ms = max(longest_gap_ms(it, begun_s=begun_s, ended_s=ended_s) for it in sender.acked_s)
-        self.report.lasted_ms.append(lasted_ms)
-        took = f"longest pause {lasted_ms} ms, all in sync after {ended_s - begun_s:.1f} s"
-        self._say(f"{number}: {name}, node {victim} ({target}): {took}")
+        scene.await_in_sync()
+        scene.await_acks()
+        cycle = Cycle.of(scene.sender.acked_s, moments_s=scene.moments_s, ended_s=time.monotonic())
+        counts = self._count(scene, audit)
+        self._report.outcomes.setdefault(name, Outcome()).add(cycle, counts)
+        self._say(f"{self._title}: {words}: {cycle.text()}: {counts.text()}")
 
-    def _await_groups(self, crews: dict[str, Crew], everything: dict[tuple[str, int], int]) -> None:
-        """Wait until every group has read and committed everything."""
-        for kind, crew in crews.items():
-            try:
-                until(partial(crew.history.has_read, everything), "it has read all", seconds=_READ_S_MAX)
-            except TimeoutError as late:
-                self.report.complaints.append(f"group {kind}: {late}")
+    def _count(self, scene: Scene, audit: Audit) -> Counts:
+        """Read back what was written; return what has come since the last cycle."""
+        tally = audit.tally()
+        self._await_groups([len(it) for it in audit.logs], scene.topic)
+        before, self._counts = self._counts, Counts.of(tally, self._groups.values())
+        return self._counts.plus(before, -1)
 
-    def _check_groups(self, crews: dict[str, Crew]) -> None:
-        for kind, crew in crews.items():
+    def _await_groups(self, ends: Sequence[int], topic: str) -> None:
+        """Wait until every group has read and committed everything up to these offsets."""
+        everything = {(topic, partition): end for partition, end in enumerate(ends)}
+        for kind, history in self._groups.items():
+            until(partial(history.has_read, everything), f"group {kind} has read all", seconds=WAIT_S_MAX)
+
+    def _check(self, sender: RecordingSender, reader: Reader, crews: dict[str, Crew]) -> None:
+        for crew in crews.values():
             crew.history.check_committed(crew.committed())
-            self.report.groups[kind] = crew.history
-
-    def _check(self, sender: Sender, reader: Reader) -> None:
-        self.report.tally, found = sender.tally()
-        self.report.complaints += reader.complaints
+        tally, found = sender.tally()
+        self._report.total = self._report.total.plus(Counts.of(tally, self._groups.values()))
+        self._report.complaints += reader.complaints
         for partition, values in enumerate(reader.seen):
             if values != found[partition][: len(values)]:
-                self.report.complaints.append(f"{partition}: the consumer has seen something else than there is")
+                self._report.complaints.append(f"{partition}: the consumer has seen something else than there is")
         for number, node in self._cluster.nodes.items():
             if node.complaints():
-                self.report.complaints.append(f"node {number}: {node.complaints()}")
+                self._report.complaints.append(f"node {number}: {node.complaints()}")
 
 
-def run(path: Path, *, cycles: int, seed: int, say: Callable[[str], None], is_remote: bool = False) -> Report:
-    """Run some cycles on a cluster of their own; return the result."""
-    with RemoteCluster(path, *SETTINGS) if is_remote else QuorumCluster(path, *SETTINGS, is_proxied=True) as cluster:
-        return Chaos(cluster, seed=seed, say=say).run(cycles)
+def run(
+    path: Path,
+    names: Sequence[str],
+    *,
+    seed: int,
+    say: Say,
+    report: Report | None = None,
+    is_remote: bool = False,
+    history: TextIO | None = None,
+) -> Report:
+    """Play scenarios on a cluster of their own; return the report."""
+    found = Report() if report is None else report
+    kernel = partial(KernelCluster, path, *SETTINGS)
+    with kernel() if is_remote else ProxiedCluster(path, *SETTINGS, is_proxied=True) as cluster:
+        Chaos(cluster, found, seed=seed, say=say, history=history).run(names)
+    return found
 
 
-def shares(cycles: int, links: str) -> dict[str, int]:
-    """How many cycles run with which links. Links that this machine does not allow are left out, with a message."""
+def plan(names: Sequence[str], *, cycles: int, seed: int) -> list[str]:
+    """Which scenario each cycle plays: every one once before any is played again, in an order that chance decides."""
+    chance, found = random.Random(seed), list[str]()
+    while len(found) < cycles:
+        found += chance.sample(names, len(names))
+    return found[:cycles]
+
+
+def shares(names: Sequence[str], links: str) -> dict[str, Sequence[str]]:
+    """Which scenarios run with which links. Links that this machine does not allow are left out, with a message."""
     if links == "proxy":
-        return {"proxy": cycles}
+        return {"proxy": names}
     reason = why_not()
     if reason is not None:
         print(f"chaos: links are not cut in the kernel: {reason}", flush=True)
-        return {"proxy": cycles} if links == "both" else {}
-    return {"kernel": cycles} if links == "kernel" else {"proxy": cycles - cycles // 2, "kernel": cycles // 2}
+        return {"proxy": names} if links == "both" else {}
+    half = len(names) - len(names) // 2
+    return {"kernel": names} if links == "kernel" else {"proxy": names[:half], "kernel": names[half:]}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Nodes die, pause and lose links under load.")
+    parser = argparse.ArgumentParser(description="Nodes, disks, links and clients fail under load.")
     parser.add_argument("--cycles", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scenario", action="append", choices=SCENARIOS, metavar="NAME", help="may be given again")
+    parser.add_argument("--list", action="store_true", help="name the scenarios, and do nothing")
     parser.add_argument("--links", choices=("both", "proxy", "kernel"), default="both", help="what cuts them")
+    parser.add_argument("--history", type=Path, metavar="FILE", help="keep what was sent and acknowledged")
     options = parser.parse_args()
-    is_well = True
-    for links, cycles in shares(options.cycles, options.links).items():
-        is_remote = links == "kernel"
-        if is_remote:
+    if options.list:
+        print("\n".join(f"{name:22} {it.__doc__}" for name, it in SCENARIOS.items()))
+        return
+    names = plan(options.scenario or list(SCENARIOS), cycles=options.cycles, seed=options.seed)
+    with options.history.open("w") if options.history else nullcontext() as history:
+        report = _run_all(shares(names, options.links), options.seed, history)
+    print(report.text(), flush=True)
+    sys.exit(not report.is_well)
+
+
+def _run_all(parts: dict[str, Sequence[str]], seed: int, history: TextIO | None) -> Report:
+    report = Report()
+    for links, names in parts.items():
+        if links == "kernel":
             enter()
-        print(f"chaos: {cycles} cycles, links are cut by the {links}", flush=True)
-        with tempfile.TemporaryDirectory() as path:
-            report = run(Path(path), cycles=cycles, seed=options.seed, say=_say, is_remote=is_remote)
-        print(report.text(), flush=True)
-        is_well = is_well and report.is_well
-    sys.exit(not is_well)
+        print(f"chaos: {len(names)} cycles, links are cut by the {links}", flush=True)
+        path = Path(tempfile.mkdtemp(prefix="chaos-"))
+        run(path, names, seed=seed, say=_say, report=report, is_remote=links == "kernel", history=history)
+        if report.is_well:
+            shutil.rmtree(path)
+        else:
+            print(f"chaos: the data and the logs of the nodes are in {path}", flush=True)
+    return report
 
 
 def _say(line: str) -> None:

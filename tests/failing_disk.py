@@ -1,15 +1,18 @@
-"""A node whose disk can be made to fail: `python tests/failing_disk.py MARK serve ...` is `minibroker serve ...`.
+"""A node whose disk or clock fails on demand: `python tests/failing_disk.py MARK serve ...` is `minibroker serve ...`.
 
 While the file MARK exists, every flush of a file whose path contains the text in MARK fails with EIO, as on Linux after
 a write that did not reach the disk. Each failure is noted at the end of the file `MARK.asked`.
 
 While the file `MARK.full` exists, the disk is full: files grow by a few more bytes together, so that one write is
 accepted in part, and then no file grows and none is made. What is there can be overwritten.
+
+While the file `MARK.clock` exists, the time of day is wrong by the number of seconds in it.
 """
 
 import errno
 import os
 import sys
+import time
 from pathlib import Path
 
 from minibroker.cli.main import main
@@ -23,8 +26,8 @@ def break_flushes(mark: Path) -> None:
     flush = disk._flush
 
     def flush_or_fail(descriptor: int) -> None:
-        path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if mark.exists() and mark.read_text() in path:
+        path = os.readlink(f"/proc/self/fd/{descriptor}") if mark.exists() else ""
+        if path and mark.read_text() in path:
             with open(f"{mark}.asked", "a") as asked:
                 asked.write(f"{path}\n")
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -68,8 +71,21 @@ class FullDisk:
         disk.OSFile.__init__ = make_or_fail  # type: ignore[assignment,method-assign]
 
 
+def bend_clock(mark: Path) -> None:
+    tell = time.time
+
+    def tell_wrongly() -> float:
+        try:
+            return tell() + float(mark.read_text() or 0)
+        except FileNotFoundError:
+            return tell()
+
+    time.time = tell_wrongly
+
+
 if __name__ == "__main__":
     mark = Path(sys.argv.pop(1))
     break_flushes(mark)
     FullDisk(Path(f"{mark}.full")).install()
+    bend_clock(Path(f"{mark}.clock"))
     main()

@@ -22,6 +22,9 @@ from pathlib import Path
 from clusters import QuorumCluster, QuorumNode
 from proxy import Verdict
 
+from minibroker.replicas.secret import SECRET, make_secret
+from minibroker.replication.keys import CLUSTER_SECRET_FILE
+
 _PROGRAMS = ("unshare", "nsenter", "setpriv", "ip")
 _ATTEMPT = """set -e
 ip link set lo up
@@ -124,6 +127,11 @@ class RemoteCluster(QuorumCluster):
     """Nodes whose links are cut in the kernel, one way or both. Call `enter` before."""
 
     kind = RemoteNode
+
+    def __init__(self, path: Path, *settings: str, size: int = 3) -> None:
+        # The nodes are on several machines, as far as they know, so they make no secret themselves.
+        make_secret(str(path / SECRET))
+        super().__init__(path, f"{CLUSTER_SECRET_FILE.name}={path / SECRET}", *settings, size=size)
 
     def cut(self, sender: int, to: int, verdict: Verdict = Verdict.DROP) -> None:
         """From now on packets from node `sender` to node `to` vanish or are refused, answers included."""

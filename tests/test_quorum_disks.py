@@ -9,54 +9,17 @@ import os
 import resource
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from brokers import IS_OURS, eventually, unique
 from clients_stock import admin
-from clusters import LAG_MS_MAX, QuorumCluster, QuorumNode, Sender
+from clusters import LAG_MS_MAX, Sender
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
+from failing_nodes import FailingCluster, FailingNode
 
 EVERYBODY = (1, 2, 3)
 SETTINGS = (f"replica.lag.time.max.ms={LAG_MS_MAX}", "replica.fetch.backoff.ms=100", "default.replication.factor=3")
-
-
-class FailingNode(QuorumNode):
-    """A node whose flushes fail while its mark file says so."""
-
-    @property
-    def mark(self) -> Path:
-        return self.data.with_suffix(".fails")
-
-    @property
-    def asked(self) -> list[str]:
-        """The files whose flush failed, one entry for each attempt."""
-        found = Path(f"{self.mark}.asked")
-        return found.read_text().splitlines() if found.exists() else []
-
-    def command(self, listen: str) -> list[str]:
-        program = str(Path(__file__).with_name("failing_disk.py"))
-        command = super().command(listen)
-        return [sys.executable, program, str(self.mark), *command[command.index("serve") :]]
-
-    @property
-    def full(self) -> Path:
-        """While this file exists, the disk is full."""
-        return Path(f"{self.mark}.full")
-
-    def last_words(self) -> list[str]:
-        return self.logs[-1].read_text().splitlines()
-
-    def restart(self) -> None:
-        for path in (self.mark, Path(f"{self.mark}.asked")):
-            path.unlink(missing_ok=True)
-        super().restart()
-
-
-class FailingCluster(QuorumCluster):
-    kind = FailingNode
-    nodes: dict[int, FailingNode]  # type: ignore[assignment]
 
 
 @pytest.fixture(scope="module")

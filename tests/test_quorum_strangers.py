@@ -14,41 +14,21 @@ from cases import case
 from clients_raw import FETCH, PRODUCE, Batch, Connection, array, data32, header, i8, i16, i32, i64, record, string
 from clients_stock import bounds
 from clusters import QuorumCluster
+from strangers import EPOCH_LAST, FAR, REFUSED, codes_of, forged
 
 from minibroker.clients.admin import describe_quorum
 from minibroker.clients.blocking import Client
-from minibroker.controller.tables.broker_heartbeat import BrokerHeartbeatRequest
-from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
-from minibroker.partitions.registry import Call, Session
-from minibroker.quorum.envelope import wrap
-from minibroker.quorum.translating import fetch_request, request_of, snapshot_request
-from minibroker.raft.messages import BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot, SnapshotId, Vote
+from minibroker.quorum.translating import request_of
+from minibroker.raft.messages import Vote
 from minibroker.raft.voters import VoterKey
 from minibroker.replicas.login import NodeCredentials, name_of
 from minibroker.replicas.peers import client_id_of
 from minibroker.replicas.secret import read_secret
-from minibroker.replication.tables.allocate_producer_ids import AllocateProducerIdsRequest
-from minibroker.replication.tables.alter_partition import (
-    AlterPartitionRequest,
-    BrokerState,
-    PartitionAlteration,
-    TopicAlteration,
-)
-from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, Listener
-from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.headers import RequestHeader, frame_request, read_response_header
-from minibroker.wire.schema import Request, codes_in, decode_whole
-from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
-from minibroker.wire.uuids import NO_UUID
 
 pytest_plugins = ["clusters_fixtures"]
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
-REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-FAR = 10**9
-"""An epoch or an offset beyond every real one: a request that names it would take effect."""
 
 
 # Callers
@@ -92,68 +72,6 @@ def callers(quorum: QuorumCluster, at: int, *, acts_for: int) -> Iterator[dict[s
         }
 
 
-def codes_of(connection: Connection, request: Request, client_id: str) -> set[int]:
-    """Every code in the answer that is not 0."""
-    assert request.schema.key is not None
-    api = APIS[request.schema.key]
-    version = api.max_version
-    (frame,) = frame_request(request, version=version, correlation_id=1, client_id=client_id)
-    connection.send_bytes(bytes(frame))  # type: ignore[arg-type]
-    answer = connection.receive()
-    assert answer is not None, "the broker hung up instead of answering"
-    _correlation_id, position = read_response_header(api.key, version, memoryview(answer))
-    response = decode_whole(api.response, memoryview(answer), position, version)
-    return {int(code) for code in codes_in(response)} - {ErrorCode.NONE}
-
-
-# Requests
-
-
-def fetch_of(topic_id: bytes, replica_id: int) -> FetchRequest:
-    partition = FetchPartition(partition=0, fetch_offset=FAR, partition_max_bytes=1)
-    return FetchRequest(
-        replica_state=ReplicaState(replica_id=replica_id),
-        max_wait_ms=0,
-        min_bytes=0,
-        topics=[FetchTopic(topic_id=topic_id, partitions=[partition])],
-    )
-
-
-def forged(cluster_id: str, topic: str, topic_id: bytes, *, node: int, to: int) -> dict[str, Request]:
-    """Every request in which a node speaks for itself, as if node `node` had sent it."""
-    me, voter = VoterKey(node), VoterKey(to)
-    isr = [BrokerState(broker_id=node, broker_epoch=-1)]
-    change = PartitionAlteration(partition_index=0, leader_epoch=0, partition_epoch=0, new_isr_with_epochs=isr)
-    listener = Listener(name="PLAINTEXT", host="127.0.0.1", port=9, security_protocol=0)
-    snapshot = FetchSnapshot(1, me, SnapshotId(0, 0), 0)
-    return {
-        "a fetch": fetch_of(topic_id, node),
-        "a fetch of the metadata": fetch_of(CLUSTER_METADATA_TOPIC_ID, node),
-        "a voter's fetch": fetch_request(Fetch(1, me, FAR, 1), cluster_id, wait_ms=0, bytes_max=1),
-        "a fetch of a snapshot": snapshot_request(snapshot, cluster_id, bytes_max=1),
-        "a vote": request_of(Vote(FAR, me, voter, FAR, FAR, False), cluster_id),
-        "a new leader": request_of(BeginQuorumEpoch(FAR, node, voter), cluster_id),
-        "a leader that resigns": request_of(EndQuorumEpoch(FAR, node, ()), cluster_id),
-        "an in-sync set": AlterPartitionRequest(
-            broker_id=node, broker_epoch=-1, topics=[TopicAlteration(topic_id=topic_id, partitions=[change])]
-        ),
-        "a registration": BrokerRegistrationRequest(
-            broker_id=node, cluster_id=cluster_id, incarnation_id=b"x" * 16, listeners=[listener]
-        ),
-        "a heartbeat": BrokerHeartbeatRequest(
-            broker_id=node, broker_epoch=-1, current_metadata_offset=0, want_fence=True, want_shut_down=True
-        ),
-        "producer ids": AllocateProducerIdsRequest(broker_id=node, broker_epoch=-1),
-        "an envelope": envelope_of(topic),
-    }
-
-
-def envelope_of(topic: str) -> Request:
-    delete = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic, topic_id=NO_UUID)], timeout_ms=5000)
-    inner = RequestHeader(ApiKey.DELETE_TOPICS, 6, 1, "client")
-    return wrap(Call(delete, 6, inner, 0, Session("127.0.0.1:1")))
-
-
 # Claims
 
 
@@ -192,6 +110,24 @@ def test_only_a_node_acts_for_itself(quorum: QuorumCluster) -> None:
             assert connection.is_answered()
     assert seen(quorum, topic) == before
     assert "but is not logged in as a node" in quorum[decides].log()
+
+
+def test_a_vote_in_the_last_epoch_does_not_end_all_elections(quorum: QuorumCluster) -> None:
+    """Even a node that has logged in cannot force it on the others. Once they had taken it, none could be elected."""
+    decides = quorum.controller()
+    other = decides % 3 + 1
+    with Client(quorum.bootstrap) as client:
+        cluster_id = client.metadata([]).cluster_id or ""
+    password = NodeCredentials(read_secret(str(quorum.secret))).password(name_of(other))
+    for number in quorum.nodes.keys() - {other}:
+        vote = request_of(Vote(EPOCH_LAST, VoterKey(other), VoterKey(number), FAR, FAR), cluster_id)
+        with case(f"node {number} is asked"), RawNode(quorum[number], other, password) as node:
+            assert codes_of(node, vote, client_id_of(other)) == {ErrorCode.INVALID_REQUEST}
+    quorum[decides].kill()
+    new = quorum.controller(among=quorum.others(decides))
+    state = quorum.quorum(at=new)
+    assert state is not None
+    assert state.leader_epoch < FAR
 
 
 def follower_fetch(topic: str, offset: int, *, replica_id: int) -> bytes:

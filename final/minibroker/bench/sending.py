@@ -76,11 +76,11 @@ class StockSender(Background):
             self.acked[message.partition(), message.value()] = message.offset()
             self.acked_s[message.partition()].append(time.monotonic())
 
-    def await_acks(self, count: int = 50) -> None:
+    def await_acks(self, count: int = 50, *, seconds: float = ACKED_S_MAX) -> None:
         """Wait for `count` more acknowledgements of every partition."""
         goals = [len(times) + count for times in self.acked_s]
         what = f"{count} more acknowledgements of {self.topic}"
-        until(lambda: all(len(self.acked_s[it]) >= goal for it, goal in enumerate(goals)), what, seconds=ACKED_S_MAX)
+        until(lambda: all(len(self.acked_s[it]) >= goal for it, goal in enumerate(goals)), what, seconds=seconds)
 
     def finish(self) -> None:
         """Stop sending, and wait for the acknowledgements of all records."""

@@ -67,14 +67,16 @@ class Watched(ABC):
                     return State(it.leader_id, it.leader_epoch, frozenset(it.isr_nodes))
         return None
 
-    def await_isr(self, topic: str, *members: int, partition: int = 0, at: Sequence[int] = ()) -> None:
+    def await_isr(
+        self, topic: str, *members: int, partition: int = 0, at: Sequence[int] = (), seconds: float = WAIT_S_MAX
+    ) -> None:
         """Wait until the nodes in `at` report these members as the in-sync replicas. By default `at` is all members."""
 
         def found() -> bool:
             states = [self.state(topic, partition, at=number) for number in at or members]
             return all(it is not None and it.isr == frozenset(members) for it in states)
 
-        until(found, f"the ISR of {topic}-{partition} is {sorted(members)}", every_s=_ASK_S)
+        until(found, f"the ISR of {topic}-{partition} is {sorted(members)}", seconds=seconds, every_s=_ASK_S)
 
     def quorum(self, *, at: int) -> QuorumPartitionResult | None:
         """The state of the quorum, as one node reports it, perhaps after asking the controller; None if that fails."""
