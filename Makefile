@@ -103,7 +103,7 @@ simulate: setup-dev ## seeded faults in virtual time on all cores: SEEDS=N (1000
 	@$(IN) export PYTHONPATH="chapters/$(call folder,04)/tests:chapters/$(call folder,05)/tests:chapters/$(call folder,06)/tests" && for world in $(WORLDS); do \
 		"$(VENV)/bin/python" -m minibroker.simulation $$world --seeds $(SEEDS) $(ARGS) || exit; done
 
-chaos: setup-dev ## nodes killed, paused and cut off under load: CYCLES=N (20)
+chaos: setup-dev ## nodes, disks, links and clients fail under load: CYCLES=N (20), ARGS="--scenario NAME", ARGS=--list
 	$(PY) tests/chaos.py --cycles $(CYCLES) $(ARGS)
 
 chaos-transactions: ## the same with transactions (later)

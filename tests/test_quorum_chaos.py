@@ -1,5 +1,7 @@
 """The program behind `make chaos`: a short run, and the proof that it would notice lost records and lost commits."""
 
+import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,11 +10,11 @@ import chaos
 import namespaces
 import pytest
 from brokers import IS_OURS
+from cases import case
+from chaos_report import back_ms
 from clusters import Tally
 from groups_crews import History
 
-# A seed whose first fault is a link that is cut.
-CUTS_FIRST = 9
 GOOD = [b"0", b"1", b"2"]
 ACKED: dict[bytes, int | None] = {b"0": 0, b"1": None, b"2": 2}
 
@@ -75,17 +77,43 @@ def test_a_partition_that_is_given_away_while_its_owner_has_it_is_counted() -> N
     assert len(history.two_owners) == 1
 
 
+def test_the_time_to_come_back_counts_from_the_moment_when_the_cluster_was_able_to() -> None:
+    acked_s = [1.0, 1.5, 2.0, 9.0, 9.5]
+    for moments_s, expected_ms in (
+        ([1.2], 7000),  # a node is lost at 1.2, and a majority is left all the time
+        ([1.2, 6.0], 3000),  # all nodes are lost, and started again at 6.0
+        ([1.2, 6.0, 8.5], 500),  # they are killed once more while they start
+        ([1.2, 9.2], 7000),  # the pause was over before
+    ):
+        with case(f"{moments_s}"):
+            assert back_ms(acked_s, moments_s=moments_s, ended_s=10.0) == expected_ms
+
+
+def test_every_scenario_is_played_once_before_one_is_played_again() -> None:
+    names = list(chaos.SCENARIOS)
+    played = chaos.plan(names, cycles=len(names) + 3, seed=1)
+    assert sorted(played[: len(names)]) == sorted(names)
+    assert len(played) == len(names) + 3
+
+
 def test_a_few_faults_lose_no_record_and_no_commit(tmp_path: Path) -> None:
     if not IS_OURS:
         pytest.skip("needs nodes of its own")
     said: list[str] = []
-    report = chaos.run(tmp_path, cycles=2, seed=3, say=said.append)
+    history = io.StringIO()
+    report = chaos.run(tmp_path, ["two-killed", "stranger"], seed=3, say=said.append, history=history)
     assert report.is_well, report.text()
     assert len(said) == 2
-    assert "2 cycles" in report.text()
+    for name in ("two-killed: 1 cycle, ", "stranger: 1 cycle, ", "chaos: 2 cycles: "):
+        assert name in report.text()
     assert " 0 lost, 0 twice, 0 out of order" in report.text()
     assert "groups: 0 skipped" in report.text()
-    assert " 0 offsets gone back" in report.text()
+    assert " 0 offsets gone back; a human was needed: 0" in report.text()
+    # The history has a line for each acknowledged record, and the value is the number of the record.
+    lines = [json.loads(it) for it in history.getvalue().splitlines()]
+    assert len({(it["partition"], it["sequence"]) for it in lines}) == len(lines) == report.total.acked
+    assert all(it["offset"] in (it["sequence"], None) for it in lines)
+    assert all(it["sent_ms"] <= it["acked_ms"] and it["error"] is None for it in lines)
 
 
 def test_links_that_the_kernel_cuts_are_found_by_timeouts_and_the_machine_is_not_touched() -> None:
@@ -94,10 +122,10 @@ def test_links_that_the_kernel_cuts_are_found_by_timeouts_and_the_machine_is_not
     reason = namespaces.why_not()
     if reason is not None:
         pytest.skip(f"links cannot be cut in the kernel: {reason}")
-    command = [sys.executable, chaos.__file__, "--links", "kernel", "--cycles", "1", "--seed", str(CUTS_FIRST)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    command = [sys.executable, chaos.__file__, "--links", "kernel", "--cycles", "1", "--scenario", "cut-off"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "1/1: cut o" in ended.stdout
+    assert "1/1: cut-off" in ended.stdout
     assert " 0 lost, 0 twice, 0 out of order" in ended.stdout
     # The cluster had network namespaces of its own and left nothing in the network of this process.
     found = subprocess.run(["ip", "rule"], capture_output=True, text=True, check=True)
