@@ -85,10 +85,10 @@ class Heartbeats:
             self.unfenced.set()
 
     def check_heard(self) -> None:
-        """Disconnect a producer from a leader that may be deposed without knowing it.
+        """Disconnect a client from a leader that may be deposed without knowing it.
 
-        A client whose write has timed out tries the same node again, for minutes. Without a connection it asks another
-        node for the leader.
+        A client whose write has timed out tries the same node again, for minutes, and a consumer whose offset is out of
+        range may begin again at the log's start. Without a connection they ask another node for the leader.
         """
         if self.may_be_fenced():
             silent_ms = monotonic_ms() - self._heard_ms

@@ -28,6 +28,6 @@ def quorum_node(config: NodeConfig, tracer: Tracer | None = None) -> Node:
         hosting=hosted,
         placing=place_on_racks,
         own_broker=member.own_broker,
-        on_timeout=member.heartbeats.check_heard,
+        check_leading=member.heartbeats.check_heard,
     )
     return Node(machine, member, partitions, [hosted])
