@@ -60,11 +60,20 @@ class _Wanted(NamedTuple):
 class Fetch:
     """The handler of Fetch. `bytes_max` is the broker's limit for one answer, fetch.max.bytes.
 
-    `clock` is monotonic. A leader measures with it how long a follower has been behind.
+    `clock` is monotonic. A leader measures with it how long a follower has been behind. `check_leading` is called
+    before a consumer is told that its offset is out of range. It may raise.
     """
 
-    def __init__(self, routes: Routes, *, bytes_max: int, clock: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        *,
+        bytes_max: int,
+        clock: Callable[[], int] = lambda: 0,
+        check_leading: Callable[[], None] = lambda: None,
+    ) -> None:
         self._routes = routes
+        self._check_leading = check_leading
         self._internal = routes.internal
         self._bytes_max = bytes_max
         self._clock = clock
@@ -79,7 +88,8 @@ class Fetch:
         if refusal is not None:
             return FetchResponse(error_code=refusal, session_id=NO_SESSION, responses=[])
         reader = _reader(call, self._clock)
-        fetch = _Fetch(self._routes, call, reader, min(self._bytes_max, max(request.max_bytes, 0)))
+        bytes_max = min(self._bytes_max, max(request.max_bytes, 0))
+        fetch = _Fetch(self._routes, call, reader, bytes_max, self._check_leading)
         if fetch.is_long:
             return _LongFetch(fetch, self._clock, max_wait_ms=request.max_wait_ms).wait()
         response = fetch.gather()
@@ -116,9 +126,17 @@ def _of_replica(it: _Wanted) -> _Wanted:
 class _Fetch:
     """One request, which may be tried several times."""
 
-    def __init__(self, routes: Routes, call: Call[FetchRequest], reader: Reader, bytes_max: int) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        call: Call[FetchRequest],
+        reader: Reader,
+        bytes_max: int,
+        check_leading: Callable[[], None],
+    ) -> None:
         is_replica = reader.replica_id >= 0
         self._routes = routes
+        self._check_leading = check_leading
         self._version = call.version
         self._listener = call.session.listener
         self._bytes_min = call.request.min_bytes
@@ -224,6 +242,10 @@ class _Fetch:
             data.log_start_offset = partition.log_start_offset
         except Refused as refused:
             data.error_code = refused.code
+            # A consumer whose offset is out of range may begin again at the log's start. The log of a leader that was
+            # deposed, and does not know it, may end before that offset.
+            if refused.code is ErrorCode.OFFSET_OUT_OF_RANGE and not self._is_replica:
+                self._check_leading()
             if it.topic is not None and refused.code in WRONG_NODE:
                 self._hint(data, TopicPartition(it.topic, it.wanted.partition), endpoints)
         return data
