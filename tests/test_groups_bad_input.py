@@ -224,15 +224,21 @@ def test_a_name_that_is_too_long_for_a_record_ends_the_connection(grouped: Broke
 
 
 def test_a_subscription_of_a_hundred_thousand_topics_is_taken_or_refused(connection: GroupConnection) -> None:
-    for size, expected in ((6, raw.NONE), (20, raw.UNKNOWN_SERVER_ERROR)):
-        with case(size):
-            names = [f"{number:0{size}}" for number in range(100_000)]
+    # At most 20,000 elements are decoded, and the record of a member must fit into the log.
+    for count, size, expected in ((19_000, 6, raw.NONE), (19_000, 100, raw.UNKNOWN_SERVER_ERROR)):
+        with case(count, size):
+            names = [f"{number:0{size}}" for number in range(count)]
             assert connection.code_848(raw.heartbeat_848(unique("many"), "member", topics=names)) == expected
+    # In the classic protocol the subscription is opaque bytes.
     group = unique("many")
     metadata = b"\x00\x00" + i32(100_000) + b"".join(string(f"{it:06}") for it in range(100_000)) + i32(-1)
     joined = connection.become_member(group, protocols=[("range", metadata)])
     assert joined.members == {joined.member_id: metadata}
     assert connection.sync(raw.sync(group, joined.generation, joined.member_id)) == (raw.NONE, b"")
+    # A request with more elements than may be decoded ends its connection.
+    names = [f"{number:06}" for number in range(100_000)]
+    with pytest.raises(AssertionError, match="the broker hung up instead of answering"):
+        connection.code_848(raw.heartbeat_848(unique("many"), "member", topics=names))
 
 
 def test_expressions_that_make_other_engines_hang_are_answered_at_once(connection: GroupConnection) -> None:
