@@ -188,9 +188,10 @@ def scan_records(data: bytes, *, count: int) -> Iterator[Scanned]:
 
 
 def follow_lengths(data: Bytes, position: int, *, count: int, count_max: int) -> None:
-    """Require that `count` records can fill `data` from `position` on, by the lengths of the first `count_max` records.
+    """Require that `data` has room for `count` records from `position` on. Only the records' lengths are read.
 
-    If there are no more records than that, they must fill it exactly. The fields inside the records are not read.
+    The lengths of the first `count_max` records are followed. For each further record, at least `RECORD_BYTES_MIN`
+    bytes must be left. If there are no further records, the last one must end where `data` ends.
     """
     end, walked = len(data), min(count, count_max)
     try:

@@ -117,9 +117,9 @@ def _extended(good: Recovered, header: BatchHeader) -> Recovered:
 def _without_wrong_batch(
     file: File, before: Recovered, good: Recovered, position: int, header: BatchHeader
 ) -> Recovered:
-    # One of two neighbouring batches is wrong: A, the last good one, or B, the newcomer with this header. If B
-    # continues the batch before A, A is wrong, with two exceptions: the batch after B continues A, or only B's offset
-    # decreases and no offset is missing before A. In all other cases B is wrong.
+    # One of two neighbouring batches is wrong: A, the last good one, or B, the newcomer with this header. A is wrong
+    # only if B continues the batch before A. Even then, B is wrong in two cases: if the batch after B continues A, or
+    # if only B's offset decreases and no offset is missing before A.
     damage = CorruptBatch(
         f"batch at position {position}: base offset {header.base_offset} and leader epoch {header.leader_epoch} "
         f"after offset {good.log_end_offset - 1} and leader epoch {good.leader_epoch}"

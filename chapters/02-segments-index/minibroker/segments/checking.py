@@ -132,7 +132,11 @@ class IndexCheck:
         return decided
 
     def rest(self, *, saw_all: bool) -> Iterator[Entry]:
-        """The entries after the last checked batch. If the check `saw_all` batches, the first of these is damaged."""
+        """The entries that are left after the last checked batch.
+
+        If the check `saw_all` batches, the first of them is damaged, because it has no batch. The others stay
+        unchecked.
+        """
         while self._waiting is not None:
             self.unchecked += self._waiting.damage is None
             yield self._decide(

@@ -38,7 +38,7 @@ class Companion(Protocol):
         raise NotImplementedError
 
     def on_append(self, header: BatchHeader, batch: Bytes, position: int) -> None:
-        """A batch was written at `position` of the active segment. Copy its bytes to keep them."""
+        """A batch was written at `position` of the active segment. A companion that keeps its bytes must copy them."""
         raise NotImplementedError
 
     def on_flush(self, offset: int) -> None:

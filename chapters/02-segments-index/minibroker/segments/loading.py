@@ -121,8 +121,8 @@ def _finish_swaps(files: Files, directory: str, names: Sequence[str]) -> None:
         for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
             with suppress(FileNotFoundError):
                 files.unlink(f"{directory}/{stem}{suffix}")
-    # An index without a `.swap` log belongs to a swap that never began. The log file is renamed last. As long as its
-    # name ends with `.swap`, the start after another crash repeats all of these steps.
+    # Remove each `.swap` index that has no `.swap` log: its swap never began. Rename the others, the log file last. As
+    # long as the log file's name ends with `.swap`, the start after another crash repeats all of these steps.
     for name in sorted(names, key=lambda name: name.endswith(LOG_SUFFIX + SWAP)):
         if name[:DIGITS] in swapped:
             files.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
@@ -200,7 +200,7 @@ def _without_unconfirmed_gap(segment: Segment, start: Recovered, end: Recovered)
 
 
 def _continues(segment: Segment, following: Segment, end: Recovered) -> bool:
-    """Whether `following` begins where `segment` ends, or after a gap that is too wide for one segment."""
+    """Whether `following` begins where `segment` ends. A gap is allowed if one segment could not span it."""
     is_far = following.base_offset - segment.base_offset > RELATIVE_OFFSET_MAX
     return following.base_offset == end.log_end_offset or is_far
 

@@ -11,8 +11,8 @@ The versions are negotiated by ApiVersions, in the newest version that this clie
 this version answers in version 0, with error 35 and its own versions (KIP-511). Then the request is sent again in a
 version that both know.
 
-A connection with an `Authenticator` logs in first. A node that has not joined its cluster tells its versions to nobody
-but other nodes, and the login shows that this is one.
+A connection with an `Authenticator` logs in first. A node that has not joined its cluster yet answers ApiVersions only
+to other nodes. The login proves that this client is a node.
 """
 
 from collections.abc import Callable, Generator

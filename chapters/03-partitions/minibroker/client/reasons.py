@@ -10,7 +10,10 @@ from minibroker.wire.apis import APIS
 from minibroker.wire.schema import Request
 
 FULL_HINT = ": if its log names max.connections, other clients have taken all its connections"
-"""Added if a node closes a connection on which it has only told its versions. It does not say why."""
+"""A hint for the error message if a node closes a connection after it has answered only ApiVersions.
+
+The node does not send the reason to the client.
+"""
 
 
 def no_broker(reasons: Sequence[BrokerUnavailable]) -> str:

@@ -92,7 +92,10 @@ class Access(NamedTuple):
 
 
 def follower_of(request: FetchRequest) -> int | None:
-    """The follower that fetches, or None for a consumer. Its id moved in version 15; the other field has a default."""
+    """The follower that fetches, or None for a consumer.
+
+    Its id is in `replica_id` before version 15, and in `replica_state` from then on. The field that is not used is -1.
+    """
     replica_id = max(request.replica_id, request.replica_state.replica_id)
     return replica_id if replica_id >= 0 else None
 

@@ -61,7 +61,7 @@ class Incoming(NamedTuple):
 
 
 _CODEC_MAX = int(max(Compression))
-_LENGTHS_MAX = 16  # the records of a batch whose lengths are followed
+_LENGTHS_MAX = 16  # how many record lengths of a batch are followed
 _UNPACKED_BYTES_MAX = 32 * 1024**2  # the largest size to which a rule decompresses a batch
 
 Rule = Callable[[Incoming], Duplicate | None]
@@ -124,7 +124,7 @@ def small_enough(bytes_max: int) -> Rule:
 
 
 def is_whole(it: Incoming) -> None:
-    """The checksum is right, the counts in the header agree, and the batch can have so many records."""
+    """The checksum is right, the counts in the header agree, and the batch has room for that many records."""
     try:
         check_whole(it.batch)
         _check_room(it)
@@ -133,9 +133,9 @@ def is_whole(it: Incoming) -> None:
 
 
 def _check_room(it: Incoming) -> None:
-    """Require that the bytes of a batch can have as many records as the header says.
+    """Require that the bytes of a batch have room for as many records as the header says.
 
-    A consumer trusts the header. One that finds fewer records waits for the others for ever.
+    A consumer trusts the header. If it finds fewer records, it waits for the others for ever.
     """
     header, batch = it.header, it.batch
     codec = header.attributes & COMPRESSION_MASK
@@ -233,7 +233,8 @@ def _records(it: Incoming) -> Iterator[tuple[int, Record]]:
     try:
         yield from enumerate(Batch(it.batch).records(bytes_max=_UNPACKED_BYTES_MAX))
     except LogError as error:
-        # The refusal is raised after this block. Here `error` would be its context, and keep the records in memory.
+        # Raise the refusal after this block. Inside the block Python would set `error` as its context, and the
+        # traceback of `error` would keep the records in memory.
         refused = refusal(error)
     if refused is not None:
         raise refused

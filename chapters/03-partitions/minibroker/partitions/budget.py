@@ -70,7 +70,7 @@ class Budget:
         return share
 
     def end(self, share: Share) -> None:
-        """The request is answered, waits for its answer, or was dropped: its memory is free."""
+        """Free the memory of a request. It was answered or dropped, or it is complete and waits for its answer."""
         self._add(share, -share.bytes)
         self._leave_queue(share)
         del share.address.shares[share]
@@ -80,7 +80,7 @@ class Budget:
         self._hand_out()
 
     def take(self, share: Share, count: int, resume: Callable[[], None]) -> bool:
-        """Take room for `count` more bytes. If there is none, return False, and call `resume` when they are taken."""
+        """Take room for `count` more bytes. If there is no room, return False, and call `resume` once there is."""
         share.wanted, share.resume = count, _nothing
         share.address.waiting += 1
         self._queue[share] = None

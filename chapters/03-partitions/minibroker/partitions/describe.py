@@ -88,7 +88,7 @@ OwnBroker = Callable[[str], MetadataResponseBroker]
 
 
 class Reach(NamedTuple):
-    """The brokers, as a client sees them that has come by one listener."""
+    """The brokers as a client of one listener sees them."""
 
     alive: frozenset[int]
     reachable: frozenset[int]
@@ -98,7 +98,7 @@ class Reach(NamedTuple):
 
     @classmethod
     def of(cls, image: Image, listener: str, no_listener: ErrorCode = ErrorCode.LISTENER_NOT_FOUND) -> Self:
-        """The reach of a listener."""
+        """The brokers as a client of this listener sees them."""
         alive = frozenset(image.live_brokers())
         reachable = frozenset(it for it in alive if image.brokers[it].endpoint(listener) is not None)
         return cls(alive, reachable, no_listener)
@@ -181,9 +181,9 @@ class Describe:
     def _create_missing(self, wanted: Iterable[MetadataRequestTopic]) -> Mapping[str, ErrorCode]:
         """Create topics that do not exist, in one command. Return the error code of each that was refused."""
         named = [it.name for it in wanted if it.topic_id == NO_UUID and it.name is not None]
-        # An internal topic needs other settings than the defaults. The broker creates it when it needs it.
+        # An internal topic needs other settings than the defaults. The broker creates such a topic by itself.
         missing = [name for name in named if name not in self._image.topics and not is_internal(name)]
-        # The client asks for the others again.
+        # Create only some of them now. The client asks again for topics that do not exist yet.
         return self._create(missing[:_CREATED_MAX]) if missing else {}
 
     def _wanted(

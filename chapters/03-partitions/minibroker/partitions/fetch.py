@@ -151,7 +151,7 @@ class _Fetch:
         self._wanted = [_of_replica(it) for it in wanted.values()] if is_replica else list(wanted.values())
 
         self._may_exceed = True
-        """Whether no partition before these has records in the same answer."""
+        """Whether the first batch may exceed the limits. In a slice, only if no earlier slice has records."""
 
     @property
     def is_long(self) -> bool:

@@ -35,7 +35,7 @@ from minibroker.wire.schema import Response
 log = logging.getLogger(__name__)
 
 _EVERY_ADDRESS = ("0.0.0.0", "::")
-_OTHER_HANDLES = 64  # for the loop, the lock, standard streams, other nodes, directories that are being flushed
+_OTHER_HANDLES = 64  # for the event loop, the lock, standard streams, other nodes, and flushes of directories
 _HANDLES_MIN = 256
 _DIRECTORY_CHECK_S = 0.25  # half of the heartbeat interval
 
@@ -124,7 +124,7 @@ class Machine:
 
     @property
     def address(self) -> str:
-        """The advertised address of this broker, of its first listener."""
+        """The advertised address of this broker's first listener."""
         return str(Listener("", self.endpoints[0].host, self.endpoints[0].port)).removeprefix("://")
 
     def _endpoint(self, advertised: Listener) -> Endpoint:
@@ -246,7 +246,7 @@ class Machine:
 def bind(listener: Listener) -> socket.socket:
     """Bind the port. No client is served yet."""
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-    # asyncio disables Nagle's algorithm, which would delay small answers, only if the socket names its protocol.
+    # Nagle's algorithm would delay small answers. asyncio disables it only for a socket with an explicit protocol.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

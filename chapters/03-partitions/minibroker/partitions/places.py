@@ -1,16 +1,16 @@
 """Places for connections: which ones are served if there are too many, and which ones must leave. A pure module.
 
 Clients must not lock out other nodes, or the cluster loses them. So max.connections counts clients only. A connection
-whose session has proved to be a node takes no place. Before its login nobody knows, so a connection beyond the limit is
-*on trial*: it may log in, and do nothing else, within three seconds.
+that has logged in as a node takes no place. Before a login the server cannot tell nodes from clients, so a connection
+beyond the limit is *on trial*: it has three seconds to log in, and may do nothing else.
 
     new connection ── a place is free ──────────────────────────▶ served
              ├─────── another address has more connections ─────▶ served, and that address loses one
              ├─────── there is a login, and a place for a trial ▶ on trial ── login as a node ──▶ served
              └─────── otherwise ────────────────────────────────▶ closed
 
-There are few places for trials. If all are taken, the oldest trial ends, of the address that has most of them. So a
-client that connects again and again does not keep nodes of other addresses from their login.
+There are few places for trials. If all are taken, the address with the most trials loses its oldest one. So a client
+that connects again and again does not keep nodes of other addresses from their login.
 """
 
 import enum
@@ -75,10 +75,10 @@ class Places(Generic[G]):
         """`has_login` says whether nodes can log in. If not, no connection is on trial."""
         self._has_login = has_login
         self._guests: dict[G, None] = {}
-        self._trials: dict[G, int] = {}  # when each began, the oldest first
+        self._trials: dict[G, int] = {}  # when each trial began, the oldest first
 
     def enter(self, guest: G, *, total_max: int, per_address_max: int, now_ms: int) -> Entry[G]:
-        """Decide about a new connection. Unless it is closed, it is kept until it leaves."""
+        """Decide about a new connection. Unless the verdict is CLOSED, the connection counts until `leave`."""
         clients = Counter(it.address for it in self._guests if it not in self._trials and not is_node(it.session))
         own, total = clients[guest.address], clients.total()
         entry: Entry[G] = Entry(Verdict.SERVED)
@@ -95,7 +95,10 @@ class Places(Generic[G]):
         return entry
 
     def _to_leave(self, clients: Counter[str], own: int) -> G | None:
-        """A connection of the address that has most, if it has more than the new one: the one that is idle longest."""
+        """The longest idle connection of the address with the most connections.
+
+        None unless that address has more connections than the new connection's address, the new one included.
+        """
         if not clients:
             return None
         ((address, most),) = clients.most_common(1)
@@ -128,6 +131,6 @@ class Places(Generic[G]):
 
 
 def _oldest_of_most(guests: Sequence[G]) -> G:
-    """The first one of the address that has most."""
+    """The oldest connection of the address with the most connections on trial."""
     ((address, _count),) = Counter(it.address for it in guests).most_common(1)
     return next(it for it in guests if it.address == address)

@@ -37,7 +37,7 @@ class Routes(Protocol):
         """The name of the topic that has this id."""
 
     def leader(self, name: TopicPartition, listener: str) -> Leader | None:
-        """The leader of a partition and its address of this listener, as far as this node knows, or None."""
+        """The leader of a partition, and the address of its listener with this name; None if either is unknown."""
 
     @property
     def internal(self) -> Mapping[bytes, Serve]:

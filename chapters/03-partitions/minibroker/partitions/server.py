@@ -47,7 +47,7 @@ _SMALL_FRAME_BYTES = 64 * 1024
 _GRACE_S = 5.0
 _SWEEP_MS = 500
 _PAUSE_S = 0.005
-_BETWEEN_SLICES_S = 0.001  # a request of another client takes several turns of the event loop
+_BETWEEN_SLICES_S = 0.001  # enough for a few turns of the event loop, which one request of another client needs
 # A caller that must log in has not shown yet that it may use this node's memory (CVE-2022-34917).
 _BEFORE_LOGIN_BYTES_MAX = 512 * 1024
 
@@ -64,7 +64,7 @@ class Limits:
     connections_max: int  # max.connections
     idle_ms_max: int  # connections.max.idle.ms
     connections_per_ip_max: int = 2**31 - 1  # max.connections.per.ip
-    login_ms_max: int = 10_000  # a caller that must log in has no right to more
+    login_ms_max: int = 10_000  # after this time, a caller that must log in and has not done so is disconnected
 
 
 class Tracer(Protocol):
@@ -253,11 +253,11 @@ class Server:
             self._waiting.forget(parked)
         if deferred.wait.turn is None:
             return deferred.reply(response)
-        # To encode the answer of long work takes long, too. A thread does it, while the loop serves others.
+        # The answer of a request in slices is large. A thread encodes it, so that the loop can serve other clients.
         return await asyncio.get_running_loop().run_in_executor(None, deferred.reply, response)
 
     def _take_turns(self, parked: Parked[Response], turn: Turn) -> None:
-        """Wake a wait for turns again and again, until it is over. Other clients are served in between."""
+        """Wake a request in slices in turn after turn, until it is done. Other clients are served in between."""
         loop = asyncio.get_running_loop()
 
         def take_turn() -> None:

@@ -130,7 +130,7 @@ class Partitions:
     def _add_topic_handlers(self, registry: Registry) -> None:
         config, authority = self._machine.config, self._cluster.authority
         administration = Administration(authority, config, new_topic_id=new_id_bytes, placing=self._placing)
-        # To create a topic takes longest, because its logs are opened.
+        # Creating a topic takes longer than deleting one, because its logs are opened. So its parts are smaller.
         registry.add(ApiKey.CREATE_TOPICS, in_parts(administration.create_topics, "topics", "topics", size=50))
         delete = in_parts(administration.delete_topics, "topics", "responses", size=100)
         registry.add(ApiKey.DELETE_TOPICS, in_parts(delete, "topic_names", "responses", size=100))

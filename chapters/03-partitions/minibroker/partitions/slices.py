@@ -103,7 +103,8 @@ class _InParts:
         return Wait(wait.keys, timeout_ms, wait.attempt, expire=lambda: self._expire(work))
 
     def _expire(self, work: _Work) -> Response:
-        # Each part that waits gives its answer for a timeout. The other parts are passed on nevertheless.
+        # A part that is waiting gives its timeout answer. The parts after it are still passed to the handler, and each
+        # gives its answer at once, or its timeout answer.
         self._is_late = True
         while (response := work.slice()) is None:
             pass

@@ -96,7 +96,7 @@ class Store:
         return name
 
     def leader(self, name: TopicPartition, listener: str) -> Leader | None:
-        """The leader of a partition and its address of this listener, as far as this node knows, or None."""
+        """The leader of a partition, and the address of its listener with this name; None if either is unknown."""
         partition = self.image.partition(name)
         broker = self.image.brokers.get(partition.leader) if partition is not None else None
         endpoint = None if broker is None else broker.endpoint(listener)

@@ -33,7 +33,7 @@ _SCRUB_BYTES_PER_S = 8 * 1024**2
 
 @dataclass(frozen=True)
 class Schedule:
-    """The intervals and the settings of the background work, from the keys beside them."""
+    """The intervals and settings of the background work. The comment of each names its configuration key."""
 
     initial_delay_ms: int  # log.initial.task.delay.ms
     retention_ms: int  # log.retention.check.interval.ms

@@ -22,9 +22,9 @@ A = TypeVar("A")
 
 
 class Turn:
-    """The key of a wait that is not for an event, but for another turn of the event loop: long work in slices.
+    """The key of long work in slices. Its wait is not for an event, but for another turn of the event loop.
 
-    Such a wait has this key as its first one. The owner of the table wakes it in every turn.
+    This key is the first key of such a wait. The owner of the table wakes it in every turn.
     """
 
     __slots__ = ("is_due", "is_over", "is_pausing")

@@ -11,8 +11,8 @@ fails. If there is no next read, the comparison at the end of the function fails
 no list grows beyond the elements that the remaining bytes can hold.
 
 An object needs far more memory and time than the bytes of an element, so a server limits the elements of a request. A
-second decoder counts them: `left` is the number of elements that may still follow. It is for large messages only,
-because a message has fewer elements than bytes.
+second decoder counts them: `left` is the number of elements that may still follow. It is used only for a message with
+more bytes than the limit. A shorter message cannot exceed the limit, because each element has at least one byte.
 """
 
 from contextlib import AbstractContextManager, nullcontext

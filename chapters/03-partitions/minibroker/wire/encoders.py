@@ -56,7 +56,8 @@ class _Encoder:
         self.source = Source()
         self.version = version
         self.flexible = flexible
-        self.out = "out"  # another bytearray inside a tagged field, because the field's length comes first
+        # The name of the bytearray to append to. A tagged field has its own, because its length is written first.
+        self.out = "out"
         self._run: list[tuple[str, str]] = []  # format and value of the fields that are not encoded yet
 
     # A run of fixed fields

@@ -8,7 +8,7 @@ from minibroker.wire.apis import ApiKey
 
 
 def between_nodes(acts_for: Callable[[Any], int | None] | None = None) -> Access:
-    """The row of an API that only nodes use. `acts_for` finds the node in a request, which must be its sender."""
+    """The row of an API that only nodes use. `acts_for` reads a node's id from a request; that node must send it."""
     return Access(caller=Caller.NODE, ready=Ready.ALWAYS, acts_for=acts_for)
 
 
@@ -23,7 +23,7 @@ LOGIN_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.SASL_HANDSHAKE: Access(ready=Ready.ALWAYS, is_before_login=True),
     ApiKey.SASL_AUTHENTICATE: Access(ready=Ready.ALWAYS, is_before_login=True),
 }
-"""The APIs of a login. A node logs in before it or the node that it asks is ready."""
+"""The APIs of a login. A login must work before the two nodes are ready."""
 
 REPLICA_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Access((Place.LEADER,)),

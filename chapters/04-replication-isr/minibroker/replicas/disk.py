@@ -41,7 +41,7 @@ def loses_records(what: str, error: OSError) -> bool:
     """Whether a failed operation may have lost records that were written before.
 
     A full disk refuses new bytes, and keeps the old ones: the torn end of a log is cut at the next start. After any
-    other error, and after a flush that failed for want of room, pages that were written may be gone.
+    other error, and after any failed flush, pages that were written may be gone.
     """
     return what.startswith(FLUSH) or error.errno not in FULL_DISK_ERRORS
 

@@ -8,9 +8,9 @@ too: then the file is removed, if the disk still allows it.
 
     <data>/broker-epoch    {"version": 0, "brokerEpoch": 17, "bootId": "0a4f…"}
 
-A full disk loses nothing that was written before. A node on a full disk can still register, because `up` restarts it
-again and again, and must remember each epoch: otherwise its next start would count as one after a power cut. So the
-file has a fixed size, and is overwritten where it is, which needs no new space.
+A full disk loses nothing that was written before. `minibroker up` restarts a node on a full disk again and again, and
+each incarnation that registers gets a new epoch. If the node could not write that epoch, its next start would count as
+one after a power cut. So the file has a fixed size and is overwritten in place, which needs no new space.
 """
 
 import json
@@ -52,7 +52,7 @@ def remember_broker_epoch(files: Files, path: str, broker_epoch: int, boot: str 
     """Write the broker epoch of this incarnation, durably."""
     text = json.dumps({"version": 0, "brokerEpoch": broker_epoch, "bootId": boot}).encode().ljust(FILE_BYTES)
     name = f"{path}/{BROKER_EPOCH}"
-    # The first file, and one of an older version, is written as a whole.
+    # If the file is missing, or was written by an older program with another size, replace it as a whole.
     if len(checkpoint.content(files, name) or b"") != len(text):
         checkpoint.write(files, name, text)
         return

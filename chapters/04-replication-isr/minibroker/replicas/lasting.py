@@ -1,7 +1,7 @@
 """Logs a failure that lasts.
 
 While another node stops, restarts or is elected, requests fail for a moment. That is normal, and not worth a warning.
-A failure that outlasts it is logged once, so that a node that is down for hours does not fill the log.
+A failure that lasts longer is logged once, so that a node that is down for hours does not fill the log.
 """
 
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from logging import Logger
 from minibroker.log.clock import monotonic_ms
 
 LASTING_MS = 5000
-"""Longer than a session and the elections after it."""
+"""Longer than the session timeout of a broker and the elections after it."""
 
 
 class LastingFailure:
-    """One thing that a node tries again and again."""
+    """The failure of an operation that a node repeats until it succeeds."""
 
     def __init__(self, log: Logger, *, clock: Callable[[], int] = monotonic_ms) -> None:
         self._log = log
@@ -23,7 +23,7 @@ class LastingFailure:
         self._is_logged = False
 
     def note(self, message: str, *parts: object) -> None:
-        """An attempt has failed. Log a warning, unless the failure is new or is logged already."""
+        """An attempt has failed. Log one warning if attempts have failed for `LASTING_MS`."""
         now_ms = self._clock()
         if self._since_ms is None:
             self._since_ms = now_ms

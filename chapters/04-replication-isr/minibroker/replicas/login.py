@@ -57,7 +57,7 @@ def name_of(node_id: int) -> str:
 
 
 def node_named(name: str) -> int | None:
-    """The node that has a user name; None if it is no name of a node."""
+    """The id of the node with this user name; None if it is not the user name of a node."""
     found = _NODE(name)
     return None if found is None else int(found[1])
 
@@ -67,7 +67,7 @@ class NodeCredentials:
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
-        # Salting takes 2 ms. Each node is salted once, its own password included.
+        # Salting a password takes 2 ms, so the salted password of each node is kept, also that of this node.
         self.salted = lru_cache(_CREDENTIALS_MAX)(self._salted)
 
     def password(self, name: str) -> str:
@@ -75,14 +75,14 @@ class NodeCredentials:
         return self._derived(f"password {name}").hex()
 
     def salt(self, name: str) -> bytes:
-        """The salt of a name. Every node has the same one, and it shows nothing of the secret."""
+        """The salt of a user name. All nodes compute the same salt for it, and it reveals nothing of the secret."""
         return self._derived(f"salt {name}")[:_SALT_BYTES]
 
     def _salted(self, name: str) -> bytes:
         return salted_password(self.password(name).encode(), self.salt(name), ITERATIONS_MIN)
 
     def credential(self, name: str) -> Credential:
-        """What a server needs to check a login. A name that is no node's gets keys that fit no password."""
+        """The keys to check a login. For a name that is not a node's, they are empty, and no password fits them."""
         if node_named(name) is None:
             return Credential(self.salt(name), ITERATIONS_MIN, b"", b"")
         return credential(self.salted(name), self.salt(name), ITERATIONS_MIN)
@@ -99,8 +99,8 @@ def log_in(credentials: NodeCredentials, node_id: int) -> Generator[Step, Any, N
     name = name_of(node_id)
 
     def salted(salt: bytes, iterations: int) -> bytes:
-        # A node with the same secret salts as this one does. To any other, this node sends a proof of nothing: the
-        # other node refuses it, and its operator reads of it, too.
+        # A node with the same secret uses the same salt. If the other node sends another salt, use an empty salted
+        # password. The other node refuses that login and logs a warning, so that its operator learns of the problem.
         is_same = (salt, iterations) == (credentials.salt(name), ITERATIONS_MIN)
         return credentials.salted(name) if is_same else b""
 
@@ -132,7 +132,7 @@ class Logins:
     """Both sides of the logins of one node: the handlers, and the authenticator for its own connections."""
 
     def __init__(self, node_id: int, secret: Callable[[], bytes]) -> None:
-        """`secret` reads the secret of the cluster, for `open`."""
+        """`open` calls `secret` to read the secret of the cluster."""
         self._node_id = node_id
         self._secret = secret
         self._under_way: WeakKeyDictionary[Session, ScramServer] = WeakKeyDictionary()
@@ -147,7 +147,10 @@ class Logins:
         return log_in(self.credentials, self._node_id)
 
     def add_handlers(self, registry: Registry) -> None:
-        """Serve the two APIs of a login. After version 0 of SaslHandshake, messages without a header would follow."""
+        """Serve the two APIs of a login.
+
+        Version 0 of SaslHandshake is not served, because messages without a header would follow it.
+        """
         registry.add(ApiKey.SASL_HANDSHAKE, self.on_handshake, versions=(1, 1))
         registry.add(ApiKey.SASL_AUTHENTICATE, self.on_authenticate)
 

@@ -28,7 +28,7 @@ class Membership(ClusterPort, ABC):
     """A node's membership in a cluster with a controller."""
 
     def __init__(self, machine: Machine, wrap: Wrap = forward_unchanged, *, is_alone: bool) -> None:
-        """`is_alone` is a node that starts a cluster of its own, with a secret that no other node has yet."""
+        """`is_alone` is True if this node starts a cluster of its own, with a secret that no other node has yet."""
         self._machine = machine
         self._node_id = machine.config.node_id
         self.me = Incarnation(self._node_id, -1)
@@ -48,7 +48,7 @@ class Membership(ClusterPort, ABC):
         """Whether this node is the controller now."""
 
     def _address_of(self, node_id: int, line: Line) -> Address | None:
-        """The current address of a node, if it is known. Records are fetched by the listener between brokers."""
+        """The current address of a node, if it is known. Fetches use `inter.broker.listener.name`, if it is set."""
         name = INTER_BROKER_LISTENER_NAME.of(self._machine.config)
         if name is None or line != "fetch":
             return self._controller_address_of(node_id)
@@ -58,7 +58,7 @@ class Membership(ClusterPort, ABC):
 
     @abstractmethod
     def _controller_address_of(self, node_id: int) -> Address | None:
-        """The address at which a node answers the requests of the controller's clients, if it is known."""
+        """The address for all requests to a node except fetches on the inter-broker listener, if it is known."""
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         """Create topics here if this node is the controller; otherwise ask the controller to create them."""

@@ -68,7 +68,7 @@ class OneController(Membership):
             raise BrokerFailure(
                 f"controller.quorum.voters names {len(voters)} nodes: name one node, the only controller"
             )
-        # Other nodes may join this one later, so its secret is where they look for it.
+        # Other nodes may join this one later. So its secret file is beside its data directory, where they look for it.
         super().__init__(machine, is_alone=False)
         self._voter = voters[0] if voters else None
         ask = self._register_here if self.is_active else self._ask

@@ -5,8 +5,8 @@
     client final    c=biws,r=NONCE+MORE,p=PROOF                a proof that fits these two nonces only
     server final    v=SIGNATURE                                the server's own proof
 
-A listener hears no password, and cannot use a proof again. A server stores two keys, from which nobody can log in.
-The nonces are inputs. There is no channel binding: `n,,` says so, and `biws` is its base64.
+An eavesdropper sees no password, and cannot use a proof again. A server stores two keys, which are not enough to log
+in. The nonces are inputs. There is no channel binding: `n,,` says so, and `biws` is the base64 of `n,,`.
 """
 
 import base64
@@ -85,14 +85,17 @@ class ScramClient:
 
 
 class ScramServer:
-    """One login at the server. `credential_of` has an answer for every name, so that no name can be probed."""
+    """One login at the server.
+
+    `credential_of` returns a credential for every name, so that a client cannot find out which names exist.
+    """
 
     def __init__(self, nonce: str, credential_of: Callable[[str], Credential]) -> None:
         self._nonce = nonce
         self._credential_of = credential_of
         self._header = self._bare = self._first = ""
         self.user = ""
-        """The user that wants to log in; it has done so when `is_complete`."""
+        """The user name that the client claims. It is proved once `is_complete` is True."""
         self.is_complete = False
 
     def answer(self, message: bytes) -> bytes:
@@ -102,8 +105,9 @@ class ScramServer:
     def _on_first(self, message: str) -> bytes:
         binding, authorized, self._bare = [*message.split(",", 2), "", ""][:3]
         fields = _fields(self._bare)
-        # `y` is a client that could bind the channel and believes that the server cannot. It has no right to act for
-        # another user (the second part), and no extension is known without which the login would mean something else.
+        # The first part is `n` if the client has no channel binding, and `y` if it has, but believes that the server
+        # has none. The second part names another user to act for, which is refused. A field `m` is a mandatory
+        # extension, and this server knows no extension.
         if binding not in ("n", "y") or authorized or "m" in fields or not fields.get("n") or not fields.get("r"):
             raise ScramFailed("the client's first message is malformed")
         self._header, self.user = f"{binding},,", _unescaped(fields["n"])
@@ -139,7 +143,7 @@ def _text(message: bytes) -> str:
 
 
 def _fields(text: str) -> Mapping[str, str]:
-    """The fields `x=value`. A field that occurs twice is an attempt to say two things."""
+    """The fields `x=value`. A field that occurs twice is refused, because its value is ambiguous."""
     pairs = [it.partition("=")[::2] for it in text.split(",")]
     if len(dict(pairs)) != len(pairs):
         raise ScramFailed("a field occurs twice")

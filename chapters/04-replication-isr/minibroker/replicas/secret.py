@@ -1,8 +1,9 @@
-"""The file with the secret that all nodes of a cluster share, and by which they know each other.
+"""The file with the secret that all nodes of a cluster share. A node logs in at other nodes with it.
 
-`minibroker.cluster.secret.file` names it. Without the key, nodes on one machine find it without help: a node with
-voters beside its data directory, where the other nodes of `data/1`, `data/2` … look, too, and a node alone inside it.
-The first node to look makes the file. On several machines there is no such place, so the key must be set.
+The configuration key `minibroker.cluster.secret.file` names the file. If the key is not set, the nodes of a cluster on
+one machine use `data/cluster.secret`, beside their data directories `data/1`, `data/2` and so on. A node that starts a
+cluster of its own has the file inside its data directory. The first node that needs the file creates it. Nodes on
+several machines have no common directory, so the key must be set.
 """
 
 import ipaddress
@@ -22,13 +23,13 @@ _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def secret_of(config: NodeConfig, *, is_alone: bool) -> bytes:
-    """The secret of a node's cluster. `is_alone` is a node that starts a cluster of its own."""
+    """The secret of a node's cluster. `is_alone` is True if the node starts a cluster of its own."""
     named = CLUSTER_SECRET_FILE.of(config)
     if named is not None:
         return read_secret(named)
     check_one_machine(config)
     own = os.path.join(config.log_dirs[0], SECRET)
-    # A node that was alone once keeps its secret, and nodes that join it are given that file.
+    # A node that once started a cluster of its own keeps its file. Nodes that join it later need the key with its path.
     path = (
         own
         if is_alone or os.path.exists(own)
@@ -39,7 +40,7 @@ def secret_of(config: NodeConfig, *, is_alone: bool) -> bytes:
 
 
 def check_one_machine(config: NodeConfig) -> None:
-    """Refuse a node of several machines without a secret file: no other machine could know what this one makes up."""
+    """Refuse a node without the key if its cluster has several machines: they could not read a file made here."""
     voters = quorum_voters(config)
     hosts = [*(it.host for it in voters), *(it.host for it in config.advertised_listeners)]
     far = next((it for it in hosts if not is_loopback(it)), None)
@@ -52,7 +53,7 @@ def check_one_machine(config: NodeConfig) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is of this machine only. A name other than localhost may be of any machine."""
+    """Whether an address is certainly on this machine. A host name other than localhost may be on any machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -71,7 +72,8 @@ def make_secret(path: str) -> None:
                 file.write(secrets.token_hex(_NEW_BYTES) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-            # A link fails if another node was first. It appears whole, so no node reads half a secret.
+            # The hard link gives the finished file its name, so no node reads half a secret. It fails if another node
+            # was first.
             os.link(whole, path)
         finally:
             os.unlink(whole)

@@ -72,17 +72,17 @@ def with_eligible(
     live: Collection[int],
     lost: Collection[int] = (),
 ) -> PartitionChangeRecord:
-    """Complete a change of a partition: who is eligible after it, and who leads if no replica is in sync.
+    """Complete a change of a partition: set its eligible replicas, and its leader if no replica is in sync.
 
-    `live` are the brokers that may lead, and `lost` the ones that may have lost records.
+    `live` are the brokers that may lead, and `lost` the brokers that may have lost records.
     """
     if not is_enabled(image):
         return change
     replicas = partition.replicas if change.replicas is None else change.replicas
     isr = list(partition.isr) if change.isr is None else change.isr
     is_unclean = change.leader >= 0 and change.leader not in (*partition.isr, *partition.eligible_leader_replicas)
-    # Every member that the in-sync set has lost since it became too small is eligible. After an unclean election the
-    # members have other records than the leader.
+    # Every member that the in-sync set has lost since it became too small is eligible. After an unclean election no
+    # former member is eligible, because its records may differ from the new leader's.
     eligible: list[int] = []
     if len(isr) < min_isr(image, topic, len(replicas)) and not is_unclean:
         known = {*partition.isr, *partition.eligible_leader_replicas} - {*isr, *lost}
@@ -104,8 +104,8 @@ def _leader_after(change: PartitionChangeRecord, partition: PartitionImage) -> i
 
 def _name_eligible(change: PartitionChangeRecord, partition: PartitionImage, eligible: list[int]) -> None:
     old = list(partition.eligible_leader_replicas)
-    # A record with another in-sync set names the eligible replicas even if they stay the same: an older program, which
-    # does not know them, leaves them out, and they no longer count.
+    # A record that changes the in-sync set must name the eligible replicas, even if they stay the same. Readers drop
+    # them otherwise: a record without them may come from an older program, which does not know them (`after_change`).
     is_named = eligible != old or (bool(old) and change.isr is not None)
     change.eligible_leader_replicas = eligible if is_named else None
     # The last leader is remembered from the time at which no replica is in sync until there is a leader again.

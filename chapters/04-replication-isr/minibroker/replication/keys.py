@@ -165,8 +165,8 @@ CLUSTER_SECRET_FILE: ConfigKey[str | None] = broker_key(
     None,
     None,
     "The file with the secret by which the nodes of a cluster know each other: the same on every node, with mode 600. "
-    "By default a cluster on one machine makes it, as cluster.secret beside its data directories, and a single node in "
-    "its own.",
+    "By default, the nodes of a cluster on one machine create cluster.secret beside their data directories, and a "
+    "single node creates it inside its data directory.",
 )
 
 
