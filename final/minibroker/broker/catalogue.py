@@ -231,7 +231,7 @@ INERT_BROKER_KEYS = (
         DOUBLE,
         "0.9",
         None,
-        "The share of compaction's memory for keys that may be used, up to 1.",
+        "How full compaction's memory for keys may become, as a fraction up to 1.",
         is_dynamic=True,
     ),
     broker_key(
@@ -254,7 +254,7 @@ _NO_SHARE_GROUPS = "there are no share groups"
 # Refused keys and prefixes of keys, each with the reason and what to do instead.
 NOT_HERE: dict[str, str] = {
     "controller.quorum.bootstrap.servers": "name all voters with controller.quorum.voters=ID@HOST:PORT,… instead",
-    "control.plane.listener.name": "there is no ZooKeeper, so name controller.listener.names instead",
+    "control.plane.listener.name": "there is no ZooKeeper, so set controller.listener.names instead",
     "listener.name.": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
     "security.": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
     "ssl.": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",

@@ -148,7 +148,7 @@ def _message_line(lines: Sequence[str]) -> str:
 
 def _first_line(report: "pytest.TestReport | pytest.CollectReport") -> str:
     """Return the most useful line: the message of the exception."""
-    if isinstance(report.longrepr, tuple):  # A skip: file, row, reason.
+    if isinstance(report.longrepr, tuple):  # A skipped test has a tuple of file, row and reason.
         return report.longrepr[2].strip()
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash:

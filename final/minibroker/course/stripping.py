@@ -42,13 +42,13 @@ def function_source(source: str, function: str) -> str:
 
 
 def function_row(source: str, function: str) -> int:
-    """Return the row, from 1, of the function's `def`."""
+    """Return the row of the function's `def`. Rows are counted from 1."""
     return _find(source, function).lineno
 
 
 @dataclass(frozen=True)
 class _Edit:
-    """Rows, from 1, and the text that replaces them.
+    """Rows, counted from 1, and the text that replaces them.
 
     If the text is None, the rows are removed, and the empty lines before and after them are merged.
     """

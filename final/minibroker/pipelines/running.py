@@ -83,8 +83,8 @@ def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSess
 def end_quietly_on_interrupt() -> None:
     """Let Ctrl-C, the usual end of a pipeline, raise KeyboardInterrupt without log output of py4j.
 
-    Spark's own handler asks the JVM to cancel all jobs. In the middle of another call this fails. The jobs end with the
-    session anyway.
+    Spark's own handler asks the JVM to cancel all jobs, which fails if Ctrl-C comes during another call to the JVM. The
+    jobs end with the session anyway.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # py4j logs under its own name, and in some places with the root logger.

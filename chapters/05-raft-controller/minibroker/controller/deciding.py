@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import minibroker.controller.records  # noqa: F401 - declares records of the log that is folded here
+import minibroker.controller.records  # noqa: F401 - declares the records that this module folds
 from minibroker.log.errors import StorageError
 from minibroker.metadata.authority import Listener, Listeners, Proposal, batch_of, read_records
 from minibroker.metadata.config_keys import ConfigResource
@@ -104,12 +104,13 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this node is the active controller: it leads, and its image has all earlier committed records."""
+        """Whether this node is the active controller: it leads, and its image has all records of earlier leaders."""
         return self._ahead is not None
 
     def propose(self, command: Command[R]) -> Proposal[R]:
         """Run a command and append its records; the proposal is done when they are committed."""
-        # Assert that no listener proposes (`_listeners.is_telling`): other listeners have not seen the change yet.
+        # Assert that no listener is being called (`_listeners.is_telling`). A listener must not propose, because the
+        # listeners after it have not seen the change yet.
         assert not self._listeners.is_telling, "a listener called propose"
         proposal: Proposal[R] = Proposal()
         # A node that is not the active controller refuses at once, and names the controller.
@@ -186,7 +187,7 @@ class Controller:
         committed = [(offset, record) for offset, record in records if offset < upto_offset]
         if self._removed is not None:
             self._removed.update(it.topic_id for _offset, it in committed if isinstance(it, RemoveTopicRecord))
-        # Control batches have no metadata records, so the image may end before the high watermark.
+        # Control batches have no metadata records, so the offset of the image may be below the last committed offset.
         self.image = fold_all(old, committed)
         if self.image is not old:
             self._listeners.tell(old, self.image)

@@ -67,16 +67,16 @@ CONTROLLER_LISTENER_NAMES = broker_key(
     LIST,
     "",
     None,
-    "The listener at which controllers are asked; the first name counts. By default, the first listener serves all.",
+    "The listener on which controllers receive requests; the first name counts. By default, it is the first listener.",
     departure=Departure(None, "Kafka requires this key; here one listener serves clients, brokers and controllers"),
 )
 
 
 def controller_listener(config: NodeConfig) -> str:
-    """The name of the listener at which this node is asked as a controller, and looks for other controllers."""
+    """The name of the listener on which controllers, this node among them, receive requests."""
     names = [it.upper() for it in CONTROLLER_LISTENER_NAMES.of(config)]
     own = [it.name for it in config.listeners]
-    # A node that is no controller names the others' listener, and need not have it.
+    # A node that is not a controller may set the key to the listener of the controllers, without having it.
     return next((it for it in names if it in own), own[0])
 
 
@@ -139,7 +139,7 @@ def check_session(config: NodeConfig) -> None:
 
 
 def check_controller_listener(config: NodeConfig) -> None:
-    """Refuse a controller that does not have the listener at which controllers are asked."""
+    """Refuse a controller that has none of the listeners in controller.listener.names."""
     names, own = CONTROLLER_LISTENER_NAMES.of(config), [it.name for it in config.listeners]
     if names and "controller" in process_roles(config) and not {it.upper() for it in names} & set(own):
         raise InvalidConfig(

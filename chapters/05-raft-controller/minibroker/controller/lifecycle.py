@@ -8,9 +8,10 @@
 
 A command that changes the state of a broker changes all its partitions in the same batch of records: the metadata never
 name a dead broker as a leader. The new leader is the first replica, in the partition's order, that is in sync and live.
-A fenced broker leaves the in-sync sets. If too few replicas are in sync then, it still has every acknowledged record,
-and the metadata remember it as eligible (`minibroker.replication.eligible`): if no replica is in sync, an eligible one
-leads as soon as it is live. Any other replica is elected only where the topic has `unclean.leader.election.enable`.
+A fenced broker leaves the in-sync sets. If an in-sync set is then smaller than `min.insync.replicas`, no write with
+acks=all succeeds, so the fenced broker still has every acknowledged record. The metadata remember it as eligible
+(`minibroker.replication.eligible`). If no replica is in sync, an eligible one leads as soon as it is live. Any
+other replica is elected only if the topic has `unclean.leader.election.enable`.
 """
 
 from collections.abc import Collection, Iterator
@@ -67,8 +68,8 @@ def removed(
 ) -> PartitionChangeRecord | None:
     """The change of a partition when broker `gone` is fenced or stops, with eligible leader replicas (KIP-966).
 
-    The last member leaves the in-sync set, too. It is eligible then, and so are members that left before it, while
-    fewer than `min.insync.replicas` were in sync.
+    The broker leaves the in-sync set even if it is the last member. If the set is then smaller than
+    `min.insync.replicas`, every member that the set has lost since it became too small is eligible.
     """
     change = without(topic, number, partition, gone=gone, live=live)
     if is_enabled(image) and partition.isr == (gone,):
@@ -85,7 +86,7 @@ def _live_without(image: Image, broker_id: int) -> set[int]:
 def change_when_fenced(
     broker_id: int, image: Image, topic: TopicImage, number: int, partition: PartitionImage, has_all: bool
 ) -> PartitionChangeRecord | None:
-    """The change of a partition when a broker that has a replica of it registers again, fenced."""
+    """The change of a partition when a broker with a replica of it registers again, and is fenced at first."""
     # If the broker may have lost records, chapter 04's rule applies. If it has all records, the partition changes as
     # for a silent broker: another replica leads or, if there is none, this broker leads again when it is unfenced.
     if not has_all:
@@ -236,7 +237,9 @@ def _change(broker: BrokerImage, *, fenced: int = 0, in_controlled_shutdown: int
 class FenceBroker(Command[bool]):
     """Fence a broker whose session has expired.
 
-    One command fences one broker. So when the next broker is fenced, this one is no longer elected in its place."""
+    One command fences one broker. So the command for the next broker sees that this one is fenced, and does not make
+    it a leader.
+    """
 
     broker_id: int
     records_max = None
@@ -270,7 +273,7 @@ class LeadUncleanly(Command[list[Elected]]):
 
     The command looks at all partitions, because fencing or unfencing a broker can change many of them. The result is
     the partitions that have got a leader. Records that only the in-sync replicas had are lost. `ends` says where the
-    logs of live replicas end: the longest one leads.
+    logs of live replicas end: the replica with the longest log leads.
     """
 
     node: NodeConfig
@@ -278,7 +281,7 @@ class LeadUncleanly(Command[list[Elected]]):
     records_max = None
 
     def run(self, image: Image, records: Records) -> list[Elected]:
-        """Try every partition without a leader. Chapter 04's election refuses if the topic has no unclean elections."""
+        """Try every partition without a leader. Chapter 04's election refuses topics without unclean elections."""
         command = elect_moving_leaders(leaderless(image), image.live_brokers(), self.node)
         tried = replace(command, ends=self.ends).run(image, records)
         return [it for it in tried if it.code is ErrorCode.NONE]

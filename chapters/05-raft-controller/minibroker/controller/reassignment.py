@@ -149,7 +149,7 @@ def _cancelled(topic: TopicImage, number: int, partition: PartitionImage) -> Par
 
 
 def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> PartitionChangeRecord | None:
-    """Add the end of the move to a change. None if a target replica is not in sync, or there is no move."""
+    """Let `change` also complete the move. Return None if a target replica is not in sync, or there is no move."""
     replicas = change.replicas if change.replicas is not None else list(partition.replicas)
     adding = change.adding_replicas if change.adding_replicas is not None else list(partition.adding_replicas)
     removing = change.removing_replicas if change.removing_replicas is not None else list(partition.removing_replicas)
@@ -157,8 +157,8 @@ def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> Part
     if not adding and not removing:
         return None
     target = [it for it in replicas if it not in removing]
-    # The move ends only when all target replicas are in sync. Until then, only the old replicas may have an
-    # acknowledged record (KAFKA-15665).
+    # The move ends only when all target replicas are in sync. Until then, some acknowledged records may be on the old
+    # replicas alone (KAFKA-15665).
     if not set(target) <= set(isr):
         return None
     change.replicas, change.adding_replicas, change.removing_replicas = target, [], []
@@ -219,7 +219,8 @@ def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Recor
     if altered.code is not ErrorCode.NONE or name is None or not records.list:
         return altered
     record, partition = records.list[-1], image.topics[name].partitions[change.partition]
-    # A record was added only if the in-sync set changes. Only a record of this partition can complete its move.
+    # If the in-sync set has not changed, no record was added, and the last record is not about this partition. Only a
+    # record of this partition can complete its move.
     if not isinstance(record, PartitionChangeRecord):
         return altered
     if (record.topic_id, record.partition_id) != (change.topic_id, change.partition):

@@ -42,7 +42,7 @@ ROWS: Mapping[ApiKey, Access] = {
     ApiKey.END_QUORUM_EPOCH: between_nodes(_old_leader),
     ApiKey.FETCH_SNAPSHOT: between_nodes(_reader),
     ApiKey.BROKER_HEARTBEAT: OF_A_BROKER,
-    # An envelope acts for the client inside, so any node may send it.
+    # The controller treats an envelope as a request of the client that it names, so any node may send one.
     ApiKey.ENVELOPE: between_nodes(),
     ApiKey.DESCRIBE_QUORUM: Access((Place.CONTROLLER_IF_ANY,), ready=Ready.ALWAYS, is_read=True),
     ApiKey.ADD_RAFT_VOTER: _VOTER_CHANGE,

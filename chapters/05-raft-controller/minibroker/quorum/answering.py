@@ -185,8 +185,8 @@ class QuorumHandlers:
     def _listeners(self, node_id: int) -> list[QuorumListener]:
         """The address of a voter, or an empty list if no address is known."""
         voter = self._raft.voters.voters[node_id]
-        # A single voter may be in no configuration. Then the voter set has no address for it, but its registration as a
-        # broker has one.
+        # Without controller.quorum.voters, a node is the only voter. Then the voter set has no address for it, but its
+        # registration as a broker has one.
         place = Place(voter.host, voter.port) if voter.host else self._quorum.place_of(node_id)
         return [] if place is None else [QuorumListener(name="CONTROLLER", host=place.host, port=place.port)]
 

@@ -1,4 +1,4 @@
-"""Sends requests to the controller, across elections, and logs while there is no controller."""
+"""Sends requests to the controller, retries them during elections, and logs which nodes it waits for."""
 
 import asyncio
 import logging
@@ -68,7 +68,8 @@ class ControllerCalls:
                     return response
             except ClientError as error:
                 log.debug("node %d: %s", leader_id, error)
-            # A restarted node has stored the last leader, which may never answer. So the wait is logged here, too.
+            # A restarted node reads the last leader from its disk, and that leader may never answer. So this wait is
+            # logged, too.
             next(waiting)
             await asyncio.sleep(_RETRY_S)
 

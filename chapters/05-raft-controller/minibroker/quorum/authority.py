@@ -16,7 +16,10 @@ R = TypeVar("R")
 
 
 class ClusterAuthority:
-    """Chapter 03's `Authority`. Only blocks of producer ids are requested here; other requests are forwarded whole."""
+    """Chapter 03's `Authority`. It gets blocks of producer ids from the active controller, on whichever node that is.
+
+    Every other request for the controller is forwarded as a whole, before it gets here.
+    """
 
     def __init__(
         self, controller: Controller, peers: Peers, me: Incarnation, done: Callable[[Proposal[Any]], None]

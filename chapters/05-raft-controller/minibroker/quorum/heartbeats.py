@@ -111,7 +111,10 @@ class Heartbeats:
         self._leaving.set()
 
     async def may_stop(self, is_led: Callable[[], bool]) -> bool:
-        """Wait until other brokers lead this one's partitions. False after 10 s, or 1 s without a quorum leader."""
+        """Wait until other brokers lead the partitions of this one.
+
+        Return False after 10 s, or after 1 s without a leader of the quorum.
+        """
         begun_ms = led_ms = monotonic_ms()
         while not self._may_leave.is_set():
             now_ms = monotonic_ms()

@@ -53,7 +53,10 @@ class Identification:
         return identify(path, config.node_id, cluster_id=cluster_id)
 
     async def _cluster_of_most(self) -> str | None:
-        """The cluster id that a majority of the voters has, or None. Their cluster may have begun with other voters."""
+        """The cluster id that a majority of the voters has, or None.
+
+        The id of an existing cluster cannot be derived from the voters: the cluster may have begun with other voters.
+        """
         voters = quorum_voters(self._config)
         others = [it for it in voters if it.node_id != self._config.node_id]
         answers = await asyncio.gather(*map(self._ask_voter, others), return_exceptions=True)

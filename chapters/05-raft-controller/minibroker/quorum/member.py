@@ -119,7 +119,7 @@ class QuorumMember(Membership):
         return None if place is None else Address(place.host, place.port)
 
     def own_broker(self, listener: str) -> MetadataResponseBroker:
-        """This node as clients see it. Clients need not know the controller, because nodes forward its requests."""
+        """This node as clients see it. Clients need not know the controller, because nodes forward requests to it."""
         here = self._machine.endpoint(listener)
         return MetadataResponseBroker(node_id=self._node_id, host=here.host, port=here.port)
 
@@ -237,8 +237,9 @@ class QuorumMember(Membership):
         if not self._is_broker:
             await self._calls.await_leader()
             return
-        # So far only the records of a snapshot are known to be committed. When this node has read its own registration,
-        # it knows which logs it should have. If some are lost, it registers again. It is fenced until then.
+        # So far only the records of a snapshot are known to be committed, so this node does not know yet which logs it
+        # should have. It knows that when it has read its own registration. If logs are missing then, it registers
+        # again, as after an unclean stop. The broker is fenced all this time.
         previous_broker_epoch = self._registration.previous_broker_epoch(self.authority.image)
         await self._register(previous_broker_epoch)
         if previous_broker_epoch != NO_BROKER_EPOCH and self._registration.is_something_lost(self.authority.image):

@@ -74,7 +74,7 @@ class Quorum:
         snapshot_bytes: int = 20 * 1024**2,
         listener: str = "",
     ) -> None:
-        """`listener` is the name of the listener at which controllers are asked."""
+        """`listener` is the name of the listener on which controllers receive requests."""
         self.raft = raft
         self.controller = controller
         self._peers = peers
@@ -102,7 +102,7 @@ class Quorum:
         self.is_node_id_taken = False
         """Whether this node's id is the leader's, although this process does not lead: another process has the id."""
         self.places: dict[int, Place] = {}
-        """The addresses of leaders, from responses of other nodes. An added voter may be in no configuration."""
+        """The addresses of leaders, from responses of other nodes. A leader may be missing from the configuration."""
 
     def is_foreign(self, cluster_id: str | None) -> bool:
         """Whether a request is for another cluster."""
@@ -115,7 +115,7 @@ class Quorum:
         return Place(found.host, found.port) if found is not None and found.host else self.places.get(node_id)
 
     def registered_place_of(self, node_id: int) -> Place | None:
-        """The address at which a registered broker is asked as a controller, or else its first address."""
+        """The address at which a registered broker receives requests as a controller, or else its first address."""
         broker = self.controller.image.brokers.get(node_id)
         found = broker and (broker.endpoint(self._listener) or broker)
         return None if found is None else Place(found.host, found.port)
@@ -257,7 +257,7 @@ class Quorum:
             await asyncio.sleep(pause_s)
 
     def _log_refused(self, now_ms: int) -> None:
-        """Log an epoch that was refused. The sender may repeat it quickly, so the lines have a distance."""
+        """Log an epoch that was refused, once per `_COMPLAIN_MS` at most, because the sender may repeat it quickly."""
         refused, self.raft.refused = self.raft.refused, None
         if refused is not None and now_ms >= self._complain_ms:
             self._complain_ms = now_ms + _COMPLAIN_MS
@@ -296,7 +296,7 @@ class Quorum:
         self.raft.on_fetched(position, fetched, now_ms)
         self.is_node_id_taken = self._is_node_id_taken(fetched)
         self.step()
-        # A response of another epoch, such as one that was refused, must not be asked for again at once.
+        # After an error, or a response of another epoch, the next fetch may get the same response. So pause before it.
         return fetched.code is ErrorCode.NONE and fetched.epoch == self.raft.epoch
 
     def _is_node_id_taken(self, fetched: Fetched) -> bool:

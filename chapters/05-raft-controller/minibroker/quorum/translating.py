@@ -82,7 +82,7 @@ def _only(topics: Sequence[Any]) -> Any:
 
 
 def request_of(message: messages.Message, cluster_id: str, *, sender: Place | None = None) -> Request:
-    """The request that has a message of the state machine. A leader passes its own address as `sender`."""
+    """The request that carries a message of the state machine. A leader passes its own address as `sender`."""
     if isinstance(message, messages.Vote):
         return _vote_request(message, cluster_id)
     if isinstance(message, messages.BeginQuorumEpoch):
@@ -129,7 +129,7 @@ def _vote_request(message: messages.Vote, cluster_id: str) -> VoteRequest:
 
 
 def vote_of(request: VoteRequest) -> messages.Vote | None:
-    """The message for the state machine in a request; None if there is none."""
+    """The message that a request carries to the state machine; None if the request is empty."""
     it = _only(request.topics)
     if it is None:
         return None
@@ -144,7 +144,7 @@ def vote_of(request: VoteRequest) -> messages.Vote | None:
 
 
 def begin_of(request: BeginQuorumEpochRequest) -> messages.BeginQuorumEpoch | None:
-    """The message for the state machine in a request; None if there is none."""
+    """The message that a request carries to the state machine; None if the request is empty."""
     it = _only(request.topics)
     if it is None:
         return None
@@ -153,7 +153,7 @@ def begin_of(request: BeginQuorumEpochRequest) -> messages.BeginQuorumEpoch | No
 
 
 def end_of(request: EndQuorumEpochRequest) -> messages.EndQuorumEpoch | None:
-    """The message for the state machine in a request; None if there is none."""
+    """The message that a request carries to the state machine; None if the request is empty."""
     it = _only(request.topics)
     if it is None:
         return None
@@ -183,7 +183,7 @@ def places_of(response: Response) -> dict[int, Place]:
 
 
 def vote_response(voted: messages.Voted) -> Response:
-    """The response that has an answer of the state machine."""
+    """The response that carries an answer of the state machine."""
     result = VotePartitionResult(
         partition_index=0,
         error_code=voted.code,
@@ -195,19 +195,19 @@ def vote_response(voted: messages.Voted) -> Response:
 
 
 def voted_of(response: VoteResponse) -> messages.Voted | None:
-    """The answer for the state machine in a response; None if there is none."""
+    """The answer that a response carries to the state machine; None if the response is empty."""
     it = _only(response.topics)
     return it and messages.Voted(known_code(it.error_code), it.leader_epoch, it.leader_id, it.vote_granted)
 
 
 def heard_response(heard: messages.Heard, kind: Heard) -> Response:
-    """The response that has an answer of the state machine."""
+    """The response that carries an answer of the state machine."""
     it = HeardPartition(partition_index=0, error_code=heard.code, leader_id=heard.leader_id, leader_epoch=heard.epoch)
     return kind(topics=[HeardTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[it])])
 
 
 def heard_of(response: BeginQuorumEpochResponse | EndQuorumEpochResponse) -> messages.Heard | None:
-    """The answer for the state machine in a response; None if there is none."""
+    """The answer that a response carries to the state machine; None if the response is empty."""
     it = _only(response.topics)
     return it and messages.Heard(known_code(it.error_code), it.leader_epoch, it.leader_id)
 
@@ -283,7 +283,7 @@ def snapshot_request(fetch: messages.FetchSnapshot, cluster_id: str, *, bytes_ma
 
 
 def snapshot_fetch_of(request: FetchSnapshotRequest) -> messages.FetchSnapshot | None:
-    """The message for the state machine in a request; None if there is none."""
+    """The message that a request carries to the state machine; None if the request is empty."""
     it = _only(request.topics)
     if it is None:
         return None
@@ -307,7 +307,7 @@ def snapshot_response(snapshot: messages.SnapshotId, found: messages.SnapshotFet
 
 
 def snapshot_fetched_of(response: FetchSnapshotResponse) -> messages.SnapshotFetched | None:
-    """The piece of a snapshot in a response; None if there is none."""
+    """The piece of a snapshot in a response; None if the response is empty."""
     it = _only(response.topics)
     if it is None:
         return None
@@ -317,7 +317,7 @@ def snapshot_fetched_of(response: FetchSnapshotResponse) -> messages.SnapshotFet
 
 
 def fetched_of(response: FetchResponse) -> messages.Fetched | None:
-    """The answer for the state machine in a response; None if there is none."""
+    """The answer that a response carries to the state machine; None if the response is empty."""
     it = _only(response.responses)
     if it is None:
         return None

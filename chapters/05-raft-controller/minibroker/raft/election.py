@@ -19,8 +19,8 @@ from minibroker.wire.uuids import parse_uuid, uuid_text
 QUORUM_STATE = "quorum-state"
 NO_NODE = -1
 EPOCH_MAX = 2**30
-"""The last epoch. At one election per second a cluster reaches it after 34 years. It is half of what 32 bits can have,
-so an epoch that is too large can still be sent and refused."""
+"""The last epoch. At one election per second a cluster reaches it after 34 years. The 32-bit field of a message has
+room for larger epochs, so a message with an epoch that is too large can be read and refused."""
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Raft(QuorumState):
             return []
         if not self._may_stand:
             # An observer does not stand for election; it asks another node for the leader. Other nodes may consider it
-            # a voter, so it must not refuse a pre-vote because of the leader that it has lost.
+            # a voter, and ask for its pre-vote. It must not refuse that because of a leader that no longer answers.
             self._deadline_ms = now_ms + self.settings.fetch_timeout_ms
             self._asked += 1
             self._has_fetched = False
@@ -84,7 +84,7 @@ class Raft(QuorumState):
         return self._start_pre_vote(now_ms)
 
     def on_late_tick(self, late_ms: int) -> None:
-        """This process was paused for `late_ms`: extend all deadlines, because messages of that time are unread."""
+        """This process was paused for `late_ms`. Extend all deadlines: messages of that time may still be unread."""
         self._deadline_ms += late_ms
         self._followers.postpone(late_ms)
 
@@ -272,7 +272,7 @@ class Raft(QuorumState):
         if request.offset > self.log.log_end_offset:
             return Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, self.epoch, self.leader_id)
         # The replica has everything before that offset on its disk. A fetch that has waited may be answered after a
-        # later one: within an epoch no replica goes back.
+        # later one, so `advance` never lowers the end offset of a replica.
         progress.advance(request.offset, leader_end_offset=self.log.log_end_offset)
         # The replica's progress may commit records. Advance first, so that the response has the new high watermark.
         self._advance()
@@ -298,7 +298,7 @@ class Raft(QuorumState):
         )
 
     def progress(self, now_ms: int) -> tuple[dict[VoterKey, Progress], dict[VoterKey, Progress]]:
-        """The progress of the voters and of the observers. The leader itself has caught up now."""
+        """The progress of the voters and of the observers. The leader itself always counts as caught up."""
         known = self._followers.all() | {self.me: Progress(self.log.log_end_offset, now_ms, now_ms)}
         voters = {key: it for key, it in known.items() if key in self.voters}
         # A voter that was removed before it had ever fetched is not an observer.
@@ -420,7 +420,7 @@ class Raft(QuorumState):
         if not self._learn_epoch(max(found.epoch, 0), found.leader_id, now_ms) or self.snapshot_wanted is None:
             return False
         if found.code is not ErrorCode.NONE:
-            # The snapshot is gone: the next fetch names the newest one.
+            # The snapshot is gone: the response to the next fetch names the newest one.
             self.snapshot_wanted = None
             return False
         self._deadline_ms = now_ms + self.settings.fetch_timeout_ms

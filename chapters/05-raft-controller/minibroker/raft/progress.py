@@ -27,7 +27,7 @@ class Progress:
     """The end of the leader's log at the last fetch, and the time of that fetch."""
 
     def advance(self, offset: int, *, leader_end_offset: int) -> None:
-        """Note that the replica has everything before `offset` on its disk. Within an epoch no replica goes back."""
+        """Note that the replica has everything before `offset` on its disk. The end offset never decreases."""
         self.end_offset = max(self.end_offset, offset)
         # A replica at the end of the leader's log has caught up now. While the leader writes, a replica may never get
         # there. So compare with where the leader's log ended at the replica's previous fetch: a replica that now asks
@@ -51,7 +51,7 @@ class Followers:
 
     def of(self, key: VoterKey) -> Progress:
         """The progress of a replica."""
-        # The set may not know the directory of a voter yet. Then find the voter by its node id.
+        # The voter set may not have the directory of a voter yet. Then find the voter by its node id.
         found = self._known.get(key)
         if found is None and key.directory_id == NO_UUID:
             found = next((it for known, it in self._known.items() if known.node_id == key.node_id), None)
@@ -91,7 +91,7 @@ class Followers:
         return tuple(sorted(keys, key=lambda key: -self.of(key).end_offset))
 
     def unbound(self, voters: VoterSet) -> list[VoterKey]:
-        """The voters whose directory the set does not know yet, with the directory that each fetches with."""
+        """The voters whose directory is not in the voter set yet, each with the directory that its fetches name."""
         return [key for key in self._known if voters.unbound(key)]
 
     def all(self) -> dict[VoterKey, Progress]:

@@ -34,7 +34,7 @@ _FOOTER = struct.Struct(">hb")  # version, tagged fields
 
 
 class NoSnapshots:
-    """A node without snapshots."""
+    """Stands for `SnapshotFiles` on a node that has no snapshots."""
 
     latest: SnapshotId | None = None
     voters: VoterSet | None = None

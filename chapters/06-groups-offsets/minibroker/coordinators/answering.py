@@ -118,7 +118,7 @@ class GroupHandlers:
             call,
             it.group_id,
             lambda shard, ticket, now: shard.on_consumer_heartbeat(ticket, it, call.version, client, now),
-            # librdkafka waits for the answer only until its next heartbeat is due.
+            # A heartbeat must not wait, because librdkafka waits for the answer only until its next one is due.
             may_wait=False,
         )
 
@@ -219,10 +219,10 @@ def client_of(call: Call[Any]) -> Client:
 
 
 def or_disconnect(answer: Answer) -> Answer:
-    """Close the connection instead of an answer that sends the client to another coordinator.
+    """Close the connection if the answer says that the coordinator is on another node, or that there is none.
 
-    librdkafka repeats an OffsetFetch whose connection is lost. After such an answer it does not, and never reads the
-    partitions that it asked for (librdkafka #5586).
+    librdkafka repeats an OffsetFetch if its connection is lost. If it gets such an answer, it does not repeat the
+    request, and never reads the partitions that it asked for (librdkafka #5586).
     """
     if isinstance(answer, Response):
         return _answered_here(answer)
@@ -259,7 +259,8 @@ def _merge(
 
 def _listed(responses: Sequence[Any]) -> Response:
     groups = [it for response in responses for it in response.groups]
-    # A coordinator that is loading cannot list its groups, and a client would not notice. So the list is refused.
+    # A coordinator that is loading cannot list its groups. A client would not notice that they are missing, so the
+    # request is refused.
     codes = [it.error_code for it in responses if it.error_code != ErrorCode.NONE]
     if ErrorCode.COORDINATOR_LOAD_IN_PROGRESS in codes:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

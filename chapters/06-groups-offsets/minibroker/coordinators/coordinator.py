@@ -37,7 +37,7 @@ from minibroker.wire.schema import Response
 log = logging.getLogger(__name__)
 
 Event = Callable[[GroupShard, int], Step]
-"""What a request does to the shard at a time."""
+"""A request as a function: it gets the shard and the time in ms, and returns the step."""
 
 _SLICE_S = 0.01  # how long one slice of loading may block the event loop
 _DONE = HeartbeatResponse()  # ends the wait for the high watermark; no client gets this response
@@ -183,7 +183,8 @@ class Coordinator:
         """Pass a request to the shard. The answer completes the ticket, now or later."""
         now_ms = self._around.now_ms()
         if self._state is State.LOADING and may_wait:
-            # librdkafka gives a commit up after three answers COORDINATOR_LOAD_IN_PROGRESS within a third of a second.
+            # The request waits until the groups are loaded. If it were refused with COORDINATOR_LOAD_IN_PROGRESS,
+            # librdkafka would give a commit up after three attempts within a third of a second.
             self._tickets.add(ticket)
             self._early.append(_Early(now_ms + self._around.settings().offsets_commit_timeout_ms, ticket, event))
         elif self.code is not ErrorCode.NONE:
@@ -300,7 +301,7 @@ class Coordinator:
         tell(self._around.waiting, reply.ticket, reply.response)
 
     def refuse_waiting(self, code: ErrorCode) -> None:
-        """Answer the requests that wait. The state stays, as if their clients had disconnected."""
+        """Answer all waiting requests with `code`. The shard stays as it is, as if their clients had disconnected."""
         self._early.clear()
         tickets, self._tickets = self._tickets, set()
         for ticket in tickets:

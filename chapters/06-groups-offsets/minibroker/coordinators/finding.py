@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 MANY_KEYS_FROM = 4
 _GROUP = 0
-# Every request of a member needs the partition of its group, and the hash costs as much as to decode the request.
+# Every request of a member needs the partition of its group. The hash takes as long as decoding the request, so its
+# results are cached.
 _partition_of = lru_cache(maxsize=4096)(partition_of)
 
 

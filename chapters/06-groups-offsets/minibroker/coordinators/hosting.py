@@ -110,17 +110,19 @@ class GroupCoordinators:
         if coordinator is not None and not self._may_be_fenced():
             coordinator.handle(ticket, event, may_wait=may_wait)
         elif coordinator is not None and may_wait:
-            # The offsets of a coordinator that has been deposed are out of date, even if it does not know it yet.
+            # This coordinator may have been deposed without knowing it, and its offsets may be out of date. So the
+            # request waits.
             self._suspended.append(ticket)
         else:
             ticket.complete(ErrorCode.NOT_COORDINATOR)
 
     async def _watch_session(self) -> None:
-        """Send clients away from time to time while other nodes may coordinate their groups.
+        """While other nodes may coordinate the groups, refuse all waiting requests from time to time.
 
-        A node that is cut off replicates nothing, and hears of no other member. A commit would wait here for seconds,
-        and a member that joins for minutes. If clients were sent away at once, they would come back at once, because
-        for a moment the other nodes still name this node. librdkafka gives a commit up after six attempts.
+        A node that is cut off replicates nothing, and other members do not reach it. Without a refusal, a commit would
+        wait here for seconds, and a join for minutes. Requests are not refused at once, because for a moment the other
+        nodes still name this node as the coordinator. Clients would come back immediately, and librdkafka gives a
+        commit up after six attempts.
         """
         while True:
             await asyncio.sleep(_SUSPENDED_S)

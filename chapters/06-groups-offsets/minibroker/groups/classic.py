@@ -70,7 +70,10 @@ class ClassicGroup(ClassicFacts):
             self._add(step, self._new_member_id(instance_id or joining.client.id), joining)
 
     def _require_member_id(self, step: Step, joining: Joining) -> None:
-        """Give a client an id, with which it must join again. It is a member only then, so the answer may be lost."""
+        """Give a client an id, with which it must join again. Only that second join makes it a member.
+
+        So a lost answer leaves no member without a client in the group.
+        """
         member_id = self._new_member_id(joining.client.id)
         self._members.await_join(member_id, until_ms=joining.now_ms + joining.request.session_timeout_ms)
         response = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)

@@ -102,7 +102,8 @@ class ClassicFacts:
             raise GroupRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     def _has_room(self, member_id: str) -> bool:
-        # During a rebalance only members that have joined again count. If the limit was lowered, the last are refused.
+        # During a rebalance only members that have joined again count. If `group.max.size` was lowered, the members
+        # that join last are refused.
         inside = self._members.joins if self.state is GroupState.PREPARING_REBALANCE else self._members.by_id
         return member_id in inside or len(inside) < self._settings().max_size
 
@@ -210,7 +211,8 @@ class ClassicFacts:
         if version >= SKIP_ASSIGNMENT_VERSION:
             response.skip_assignment = is_leader
         elif is_leader:
-            # A client computes an assignment if its own id is the leader's. So the response has its old id instead.
+            # A client computes an assignment if the response names the client itself as the leader. So the response
+            # names the client's old id as the leader.
             response.leader, response.members = old.member_id, []
         return response
 

@@ -59,7 +59,7 @@ class ConsumerGroup(ConsumerFacts):
         super().__init__(group_id, settings, matcher, new_member_id)
         self._classic = ClassicRequests(self, settings, new_member_id)
         self._seen_topics: Mapping[str, TopicImage] | None = None
-        """The topics of the image for which the metadata hash is up to date. A new hash is needed only for others."""
+        """The topics for which the metadata hash is up to date. The hash is checked again if the image has others."""
 
     # Members of the new protocol --------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ the coordinator computes the assignment instead of a leader.
     JoinGroup                       handled like a heartbeat with all fields; never parked
     SyncGroup                       answered at once, with the partitions that the member has now
     REBALANCE_IN_PROGRESS           the member is behind the group epoch, must give up partitions, or can get more
-    owned partitions                those in the member's subscription, which is empty in the eager protocol
+    owned partitions                those that the subscription lists; it lists none in the eager protocol
 """
 
 from collections.abc import Callable
@@ -135,7 +135,7 @@ class ClassicRequests:
         named = (request.protocol_type, CONSUMER_PROTOCOL), (request.protocol_name, protocol.name)
         if any(theirs is not None and theirs != ours for theirs, ours in named):
             raise GroupRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        # A member that must give up partitions is answered: it has to learn which ones before it joins again.
+        # A member that must give up partitions is not refused: it has to learn which ones before it joins again.
         if member.epoch < self._group.epoch and member.state is not MemberState.UNREVOKED:
             self._await_join(member, now_ms)
             raise GroupRefused(ErrorCode.REBALANCE_IN_PROGRESS)

@@ -3,10 +3,9 @@
 Only `apply` changes the state. The coordinator that writes a record applies it, and the next coordinator replays it. So
 both have the same state.
 
-A compacted log keeps only the last record of each key, in the order in which these were written. So the records of a
-member can be replayed in any order. The record in which a new owner gets a partition can even come before the record in
-which the old owner no longer has it. So the member that got a partition last is its owner, and an old owner releases
-only partitions that have no other owner.
+A compacted log keeps only the last record of each key. So it may have the records of a member in any order. The record
+in which a new owner gets a partition can even come before the record in which the old owner no longer has it. So the
+member that got a partition last is its owner, and an old owner releases only partitions that have no other owner.
 """
 
 from collections import Counter

@@ -76,7 +76,8 @@ def to_consumer(classic: ClassicGroup, image: Image) -> list[GroupRecord]:
 
 
 def _consumer_member(member: ClassicMember, protocol: str | None, epoch: int, image: Image) -> Member:
-    # Before the first generation there is no protocol. Then the member's first one is used: all have the same data.
+    # Before the first generation the group has no protocol. Then the member's first protocol is used, because a
+    # consumer sends the same subscription with each of its protocols.
     metadata = member.protocols.get(protocol or "") or next(iter(member.protocols.values()))
     found = decode_subscription(metadata)
     subscription = ConsumerGroupMemberMetadataValue(

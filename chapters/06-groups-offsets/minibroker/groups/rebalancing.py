@@ -76,7 +76,8 @@ class Plan:
         gone = [] if before is None else [before]
         self._resolve(after.regex)
         self._forget_regexes(gone, after)
-        # Without records the subscription has not changed. So the topics, which may be many, are not compared.
+        # If there are no records, the subscription has not changed. Then the topics, which may be many, need not be
+        # compared.
         is_changed = before is None or (bool(self.records) and self._state.topics_of(before) != self._topics_of(after))
         if is_changed or has_new_topics:
             self._update_epoch(gone, after, is_changed=is_changed)
@@ -198,7 +199,7 @@ class Plan:
 
 
 def _minus(counts: Counter[str], gone: Iterable[str]) -> set[str]:
-    """The names in `counts` that are still used after the uses in `gone` have ended."""
+    """The names that remain in use. `counts` says how often each name is used, and `gone` has the uses that end."""
     lost = Counter(gone)
     return {name for name, count in counts.items() if count > lost[name]}
 

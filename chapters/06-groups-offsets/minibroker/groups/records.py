@@ -441,7 +441,10 @@ def _decode_offset_commit_key(key: bytes) -> OffsetCommitKey:
 
 @lru_cache(maxsize=4096)
 def _group_and_topic(key: bytes) -> tuple[str, str]:
-    """The names in a key whose partition is cut off. All records of a group and topic share the two strings."""
+    """The group id and the topic name in a key without its last field, the partition.
+
+    The results are cached, so that all records of a group and topic share the two strings.
+    """
     (group_size,) = _NUMBER.unpack_from(key, 2)
     end = 4 + group_size
     (topic_size,) = _NUMBER.unpack_from(key, end)

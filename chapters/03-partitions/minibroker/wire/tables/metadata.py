@@ -59,7 +59,7 @@ class MetadataResponsePartition(Struct):
         versions="7+",
         default=-1,
         ignorable=True,
-        about="the leader epoch, which grows with each election; it shows old metadata",
+        about="the leader epoch, which grows with each election; a client detects old metadata by it",
     )
     replica_nodes: list[int] = array(int32, about="the brokers with a replica, the preferred leader first")
     isr_nodes: list[int] = array(int32, about="the in-sync replicas")

@@ -1,1 +1,1 @@
-"""The tables of the APIs that the quorum brings, one module for each. Importing a module declares its API."""
+"""The tables of the quorum's APIs, one module for each API. Importing a module declares its API."""
