@@ -17,9 +17,9 @@ the command line, by the scripts in the chapters' folders `bench` and `labs`, an
 | `progress`   | the line on stderr that shows the progress of a run                                |
 | `units`      | KiB and MB, and numbers as people read them                                        |
 | `launcher`   | a server process: start, wait until ready, measure, pause, stop, restart           |
-| `children`   | servers that end with a context                                                    |
+| `children`   | servers that stop when the context of their benchmark or lab ends                  |
 | `local`      | clusters of processes on this machine                                              |
-| `kafka`      | Apache Kafka beside ours, one node or three; `kafka_program` is a node             |
+| `kafka`      | Apache Kafka beside our broker, one node or three; `kafka_program` runs a node     |
 | `jars`       | the jars that a POM names, fetched once by Maven                                   |
 | `watching`   | the state of a cluster as each of its nodes reports it                             |
 | `background` | work on a thread while an experiment runs                                          |

@@ -54,7 +54,7 @@ class Benchmark:
             raise ValueError(f"benchmark {self.title!r} names cases it does not have: {', '.join(unknown)}")
         for case in self.cases:
             if case.limit:
-                # Different units raise an error here, before minutes of measuring.
+                # If the case and its limit count different work, the error is raised now, before minutes of measuring.
                 shared_work(case, next(other for other in self.cases if other.name == case.limit))
         for metric in filter(None, (self.metric, *self.columns)):
             if metric not in METRICS:

@@ -2,9 +2,10 @@
 
 Topics have three partitions, and each node leads one partition of each topic. In every round one node fails, and the
 result is the longest time without an acknowledgement for a partition that it led. Two clients measure this time. A
-prober with short timeouts shows how long the cluster needs. An idempotent producer of librdkafka, if that is installed,
-adds pauses of its own. If the node is the active controller, the time until a new controller has created a topic is
-measured as well. The lab `failover`, the benchmark of the same name and `minibroker bench failover` use this module.
+prober with short timeouts shows how long the cluster needs to recover. An idempotent producer of librdkafka, if that is
+installed, adds pauses of its own. If the node is the active controller, the time until a new controller has created a
+topic is measured as well. The lab `failover`, the benchmark of the same name and `minibroker bench failover` use this
+module.
 """
 
 import itertools

@@ -1,7 +1,7 @@
-"""Apache Kafka beside our broker in the same run, where Maven and Java are on the machine.
+"""Runs Apache Kafka beside our broker for comparison, if Maven and Java are on the machine.
 
 `beside` starts one node or three. Each node is broker and controller, as ours are, runs with the flags of Kafka's own
-start script, and ends with the context. `kafka_program` is the program of a node.
+start script, and stops when the context ends. `kafka_program` is the program of a node.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ _MIN_ISR = {1: 1, 3: 2}
 
 
 class Peer(NamedTuple):
-    """Kafka, if it is here, and a sentence with its settings, or with the reason why it is not."""
+    """The cluster and a sentence with its settings; or None, and a sentence that says why Kafka was not started."""
 
     cluster: "KafkaCluster | None"
     note: str
 
 
 def beside(context: Context, *settings: str, size: int = 1) -> Peer:
-    """Start Kafka, unless a quick run or this machine has none."""
+    """Start Kafka, unless this is a quick run or Kafka's jars are not available."""
     try:
         if is_quick():
             raise jars.Missing("a quick run starts no other broker")

@@ -1,4 +1,4 @@
-"""One node of Apache Kafka with the command line of ours: `serve --data DIR --listen HOST:PORT --set NAME=VALUE`.
+"""Runs a node of Apache Kafka with the options of our broker: `serve --data DIR --listen HOST:PORT --set NAME=VALUE`.
 
     python -m minibroker.bench.kafka_program serve …
 
@@ -111,7 +111,10 @@ def settings_of(address: str, data: Path) -> dict[str, str]:
 
 
 def _accompany(address: str, kafka: int, *, is_child: bool) -> None:
-    """Print that Kafka is ready. With `is_child`, stay, and kill Kafka when stdin closes: the caller writes nothing."""
+    """Print that Kafka is ready. With `is_child`, stay, and kill Kafka when stdin closes.
+
+    The caller never writes to stdin, so stdin becomes readable only when it closes.
+    """
     is_ready = False
     with selectors.DefaultSelector() as selector:
         if is_child:
@@ -121,7 +124,7 @@ def _accompany(address: str, kafka: int, *, is_child: bool) -> None:
                 os.kill(kafka, signal.SIGKILL)
             elif not is_ready and _answers(address):
                 is_ready = True
-                # A caller that has gone closes stdin, too.
+                # If the caller has ended, the line cannot be written. The end of stdin is handled above.
                 with suppress(BrokenPipeError):
                     print(f"{READY}{address}", flush=True)
 

@@ -89,7 +89,7 @@ class Processes(Watched, Generic[N]):
 
 
 class Administered(Processes[N]):
-    """Nodes whose topics are created, and whose leaders are elected, with our own client. They may be Kafka's."""
+    """Processes whose topics and leaders are managed with our own client. They may also be nodes of Apache Kafka."""
 
     def create(self, topic: str, replicas: Sequence[Sequence[int]], **config: object) -> str:
         """Create a topic with these replicas; wait until every running node knows it."""
@@ -100,7 +100,7 @@ class Administered(Processes[N]):
         return topic
 
     def lead_as_preferred(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
-        """Elect the first replica of each partition. Wait until all are in sync, and all nodes know the leader."""
+        """Wait until all replicas are in sync, elect the first of each partition, and wait until all nodes know it."""
         for partition, members in enumerate(replicas):
             self.await_isr(topic, *members, partition=partition)
         partitions = [TopicPartition(topic, it) for it in range(len(replicas))]

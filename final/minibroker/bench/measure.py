@@ -137,7 +137,7 @@ class Metric:
 
     label: str
     compute: Callable[[Case, Sample, Case, Sample], float]
-    work: str = ""  # the count of the case that it needs; it must not be zero
+    work: str = ""  # the name of the count that it needs, such as bytes_count; a case whose count is 0 lacks the figure
     is_comparison: bool = False
 
 

@@ -24,7 +24,7 @@ from minibroker.wire.codes import ErrorCode
 ASK_MS_MAX = 2000
 WAIT_S_MAX = 20.0
 _LOOK_S, _ASK_S = 0.01, 0.03
-"""Seconds between two attempts. The second is for attempts that send requests, which cost the nodes CPU time."""
+"""Seconds between two attempts. `_ASK_S` is for attempts that send requests, which cost the nodes CPU time."""
 
 T = TypeVar("T")
 

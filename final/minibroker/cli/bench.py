@@ -43,8 +43,8 @@ def failover(
 
     Starts its own cluster of three nodes on this machine. In every round one node is killed, paused or stopped, and
     then started again or resumed. The pause is the longest time between two acknowledgements of acks=all. A producer
-    that retries at once measures it, which shows how long the cluster needs. If confluent-kafka is installed,
-    librdkafka measures the pause as well.
+    that retries at once measures it, which shows how long the cluster needs to recover. If confluent-kafka is
+    installed, librdkafka measures the pause as well.
     """
     # The broker is slow to import, and --help does not need it.
     from minibroker.cli import benching  # noqa: PLC0415

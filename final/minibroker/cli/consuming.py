@@ -123,7 +123,7 @@ def read(consumer: Consumer, stops: Mapping[TopicPartition, int]) -> Iterator[tu
 def consume_in_group(
     bootstrap: str, membership: Membership, *, count_max: int | None, exits_at_end: bool, write: Piece
 ) -> None:
-    """Read as a member of a group; with `exits_at_end`, until it has committed the present ends."""
+    """Read as a member of a group; with `exits_at_end`, until the group has committed each partition's present end."""
     if count_max == 0:
         return
     reset = OffsetReset.EARLIEST if membership.is_beginning else OffsetReset.LATEST
@@ -132,7 +132,7 @@ def consume_in_group(
         partitions = [it for topic in _topics(client, membership) for it in chosen(topic, None)]
         topics = [] if membership.topic is None else [membership.topic]
         config = MemberConfig(membership.group, topics, membership.pattern)
-        # Auto-commit is off, because only what has been written is committed, and that at once.
+        # Auto-commit is off, because `_copy` commits the offsets as soon as it has written the records.
         with GroupConsumer(client, config, protocol=protocol, offset_reset=reset, enable_auto_commit=False) as consumer:
             ends = consumer.end_offsets(partitions) if exits_at_end else {}
             left = count_max
@@ -141,7 +141,7 @@ def consume_in_group(
 
 
 def _topics(client: Client, membership: Membership) -> list[MetadataResponseTopic]:
-    """The topics to read that there are now."""
+    """The topic that the membership names, or the topics that match its pattern now."""
     if membership.topic is not None:
         return demand_topics(client, [membership.topic])
     pattern = re.compile(membership.pattern or "")

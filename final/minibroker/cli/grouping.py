@@ -54,7 +54,7 @@ def describe(bootstrap: str, group: str, format_: str) -> None:
 
 
 def describe_all(bootstrap: str, format_: str) -> None:
-    """Show all groups in the same way."""
+    """Show all groups, each as `describe` shows one."""
     with connected(bootstrap) as client:
         groups = group_admin.describe_all(client)
         shown = list(zip(groups, _progress(client, groups), strict=True))
@@ -110,7 +110,10 @@ def _rows(
 
 
 def _first_timestamps(client: Client, places: Iterable[Place]) -> dict[Place, int]:
-    """The timestamp of the first record at or after each place. One search has one offset for each partition."""
+    """The timestamp of the first record at or after each place.
+
+    A search takes only one offset of each partition, so several places in one partition need several searches.
+    """
     rounds: list[dict[TopicPartition, int]] = []
     counts: Counter[TopicPartition] = Counter()
     for partition, offset in sorted(places):

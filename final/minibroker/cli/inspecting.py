@@ -56,7 +56,7 @@ def facts_of(bootstrap: str) -> Facts:
         nodes = _nodes(cluster, quorum)
         return Facts(
             cluster_id=cluster.cluster_id,
-            # Without a controller no node is fenced, so a connection to each node is tried instead.
+            # Only a controller fences nodes. If there is none, each node is tested with a connection.
             nodes=nodes if quorum else [replace(it, is_unreached=not _is_reached(it)) for it in nodes],
             partitions=_partitions(client, moves),
             quorum=None

@@ -9,12 +9,12 @@ from minibroker.clients.admin import LogEnd
 
 @dataclass(frozen=True)
 class Prospect:
-    """The result of an unclean election, as far as it is known before."""
+    """The result of an unclean election, as far as it can be known before the election."""
 
     leader_id: int
     end_offset: int
     lost: int
-    """How many offsets the longest other log has that the leader's log lacks."""
+    """The number of offsets by which the longest log goes beyond the new leader's log."""
     silent: Sequence[int]
     """The replicas that did not say where their logs end: only they know what else would be lost."""
 

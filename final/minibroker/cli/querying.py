@@ -49,7 +49,7 @@ def _quoted(name: str) -> str:
 
 
 def _tables_of(database: sqlite3.Connection, query: str) -> set[str]:
-    """The tables that a query reads. SQLite plans the query for this, so no broker is needed yet."""
+    """The tables that a query reads. SQLite only plans the query to find them, so no broker is needed yet."""
     read: set[str] = set()
     _answer(database, f"explain {query}", read)
     return read
@@ -57,7 +57,7 @@ def _tables_of(database: sqlite3.Connection, query: str) -> set[str]:
 
 def _authorizer(read: set[str]) -> Callable[..., int]:
     def allow(action: int, table: str | None, *_more: str | None) -> int:
-        # If no column is read, as in count(*), SQLite passes the table's name in the query's upper and lower case.
+        # If no column is read, as in count(*), SQLite passes the table's name as the query spells it, such as TOPIC.
         if action == sqlite3.SQLITE_READ and table is not None:
             read.update(name for name in SCHEMA if name.lower() == table.lower())
         return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY

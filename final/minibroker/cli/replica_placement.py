@@ -111,7 +111,10 @@ def _even_out_replicas(placement: _Placement, name: TopicPartition) -> bool:
 
 
 def _even_out_leaders(placement: _Placement, name: TopicPartition) -> bool:
-    """Make another replica the preferred leader if its broker leads at least two fewer; return whether it did."""
+    """Make another replica the preferred leader, if that evens out the leaders; return whether a replica was chosen.
+
+    The broker of that replica must lead at least two partitions fewer than the broker of the preferred leader.
+    """
     replicas = placement.replicas[name]
     live = [it for it in replicas if it in placement.racks]
     first = min(live, key=lambda it: placement.leads[it], default=replicas[0])

@@ -48,7 +48,7 @@ def settings_from(*, data: str | None, listen: str | None, file: str | None, pai
 
 
 def serve(settings: Settings, *, trace: bool, is_child: bool = False) -> None:
-    """Run a node until a signal stops it, or, as a child process, the end of stdin."""
+    """Run a node until a signal stops it. A child process also stops when its stdin ends."""
     config = _config(settings)
     if is_child:
         threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -24,7 +24,10 @@ from minibroker.metadata.errors import InvalidConfig
 from minibroker.partitions.identity import META_PROPERTIES
 
 VOTERS = 3
-"""Further nodes are observers: more voters are slower to agree, and four tolerate no more failures than three."""
+"""The maximum number of voters; all further nodes are observers.
+
+More voters are slower to agree, and four voters tolerate no more failures than three.
+"""
 GRACE_S = 15.0
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.2, 10.0
 STEADY_S = 10.0

@@ -45,7 +45,7 @@ IN_FLIGHT_MAX = 5  # a broker remembers the last five batches of a producer
 EPOCH_MAX = 32767
 SEQUENCE_MASK = 0x7FFFFFFF
 
-# With these codes the records are in the log.
+# If a broker answers with one of these codes, the records are in the log.
 WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 OUT_OF_SEQUENCE = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
@@ -112,8 +112,8 @@ class Stream:
     identity: Identity | None = None
     next_sequence: int = 0
     next_place: int = 0
-    is_held: bool = False  # after a failure, until nothing is in flight (rule 2)
-    needs_epoch: bool = False  # a gap was found (rule 4)
+    is_held: bool = False  # a batch failed: send no other while any is in flight (rule 2)
+    needs_epoch: bool = False  # a broker refused a batch as out of sequence, and it was not written (rule 4)
     is_proven: bool = False  # a batch of this epoch was acknowledged (rule 5)
 
     @property
@@ -166,7 +166,8 @@ class Accumulator:
         self._finished: list[ProducerBatch] = []
         self.filled: list[tuple[str, int]] = []
         self.buffered_bytes = 0
-        self.changes = 0  # counts the batches begun or closed, the only events that can make a batch due earlier
+        # Counts the batches that were begun or closed. No other event can make a batch due earlier than expected.
+        self.changes = 0
 
     # Records in -----------------------------------------------------------------------------------------------------
 
@@ -306,7 +307,8 @@ class Accumulator:
     def _may_send(self, stream: Stream) -> bool:
         if stream.identity is None and self._identity is None:
             return False
-        # Here are rules 5 and 7. The last line is rule 6, which applies only to batches that were never sent.
+        # The `if` enforces rules 5 and 7. The last line enforces rule 6, which applies only to batches that were never
+        # sent.
         if not self._config.idempotence or not stream.is_proven:
             return not stream.in_flight
         return bool(stream.waiting) or stream.window < self._config.max_in_flight
@@ -492,7 +494,10 @@ class Accumulator:
         return self._next_order
 
     def due_ms(self, topic: str, partition: int) -> float | None:
-        """When the first queued batch of a partition is due; 0 means now, None no batch or a wait for an answer."""
+        """The time at which the first queued batch of a partition is due; 0 means now.
+
+        None means that no batch is queued, or that earlier batches must be sent or answered first.
+        """
         stream = self._streams[topic, partition]
         if not stream.queue or stream.is_held or stream.waiting:
             return None
@@ -502,8 +507,8 @@ class Accumulator:
     def wakeup_ms(self, after_ms: float) -> float | None:
         """The next time after `after_ms` at which a linger, a wait before an attempt, or a deadline ends.
 
-        Earlier times do not count: batches due at `after_ms` were drained then, or wait for an answer, a leader or a
-        producer id.
+        Earlier times are left out. A batch that was due by `after_ms` was drained then, or it waits for an answer, a
+        leader or a producer id.
         """
         times: list[float] = []
         for stream in self._active.values():

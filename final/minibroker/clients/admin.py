@@ -154,9 +154,9 @@ class DescribedPartition:
     offline: Sequence[int]
     error_code: int
     eligible: Sequence[int] = ()
-    """Replicas outside the ISR that may lead without a loss (KIP-966), if `describe_eligible` was asked."""
+    """Replicas outside the ISR that may lead without a loss (KIP-966). Only `describe_eligible` sets them."""
     last_leader: int = -1
-    """The last leader, while no replica is in sync, if `describe_eligible` was asked."""
+    """The last leader, while no replica is in sync. Only `describe_eligible` sets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -567,7 +567,7 @@ def _election_codes(response: ElectLeadersResponse) -> list[int]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogEnd:
-    """Where a replica's log ends. Of two logs, the greater one is more complete."""
+    """Where a replica's log ends. The log with the greater `LogEnd` is more complete."""
 
     leader_epoch: int
     """The leader epoch of its last record."""

@@ -38,7 +38,7 @@ T = TypeVar("T")
 OpenSocket = Callable[[Address, float], socket.socket]
 """Opens a connection, given an address and a timeout in seconds; TLS can be added with another such function."""
 
-_JOIN_BYTES_MAX = 32 * 1024  # up to this size one copy is cheaper than a list of buffers
+_JOIN_BYTES_MAX = 32 * 1024  # a request up to this size is copied into one buffer, which is cheaper
 _PARTS_MAX = 64
 
 

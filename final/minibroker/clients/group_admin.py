@@ -25,7 +25,7 @@ from minibroker.wire.tables.offset_fetch import OffsetFetchRequest, OffsetFetchR
 CLASSIC, CONSUMER = "classic", "consumer"
 DEAD = "Dead"  # the state of a group that does not exist, for brokers that have no error for it
 _FETCH_BY_NAME = 9  # the last version of OffsetFetch with names instead of ids
-_LOOK_BYTES = 64 * 1024  # per partition: only the first record is needed
+_LOOK_BYTES = 64 * 1024  # the maximum to fetch of each partition; only its first record is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def describe_all(client: Client) -> list[GroupDescription]:
 
 
 def _describe_together(node_id: int, kind: str, group_ids: list[str]) -> Dialogue[dict[str, GroupDescription]]:
-    """Ask one broker for many groups of one kind; those that it does not know as such are left out."""
+    """Ask one broker for many groups of one kind. Groups that it does not know as that kind are left out."""
     if kind == CONSUMER:
         response = yield Ask(ConsumerGroupDescribeRequest(group_ids=group_ids), node_id)
         return {it.group_id: _of_consumer_group(it, node_id) for it in response.groups if not it.error_code}
@@ -262,7 +262,7 @@ def first_timestamps(client: Client, offsets: Mapping[TopicPartition, int]) -> d
                 record = next(iter(fetched), None)
                 if record is not None:
                     found[fetched.topic_partition] = record.timestamp
-            # At the end of a partition, no more records follow that an application may see.
+            # Partitions with a result are done. So are those that were read to the end and have no record to return.
             left = [it for it in consumer.assignment if it not in found and not _is_at_end(consumer, it)]
             consumer.assign(left)
     return found

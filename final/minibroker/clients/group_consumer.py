@@ -179,7 +179,7 @@ class GroupConsumer(Closing):
         return self._consumer.beginning_offsets(partitions)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last record of each partition that this consumer may read."""
+        """For each partition, the offset after the last record that this consumer may read."""
         return self._consumer.end_offsets(partitions)
 
     # Offsets ----------------------------------------------------------------------------------------------------------
@@ -204,7 +204,8 @@ class GroupConsumer(Closing):
         while changed:
             signature = self._membership.call(lambda it: it.signature)
             if signature.epoch == NO_GENERATION:
-                # Without a generation it would be a commit from outside, which a group without members accepts.
+                # A group without members accepts a commit without a generation, because such a commit comes from an
+                # administrator. So this consumer, which is not a member now, must not send one.
                 raise CommitRefused(ErrorCode.UNKNOWN_MEMBER_ID, self.group_id, sorted(changed))
             left_ms = attempts.left_ms(precise_ms())
             refused = self._client.run(self._coordinator.commit(changed, signature, timeout_ms=left_ms))
@@ -348,7 +349,7 @@ class _Membership:
         raise RequestTimedOut("no answer")
 
     def _wait(self, link: Link | None, deadline_ms: float) -> bool:
-        """Wait for an answer, for a call of `wake`, or for the deadline; return whether it is an answer."""
+        """Wait for an answer, for a call of `wake`, or for the deadline; return whether an answer has arrived."""
         with selectors.PollSelector() as selector:
             selector.register(self._waker, selectors.EVENT_READ)
             if link is not None:

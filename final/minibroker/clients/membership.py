@@ -1,7 +1,8 @@
 """One member of a group, in the classic protocol or in the new one (KIP-848). A pure module.
 
 Two parties share a member. Its dialogue, `live`, talks to the coordinator: it joins, sends heartbeats, and learns which
-partitions are assigned to the member. The application makes the partitions that it owns equal to these:
+partitions are assigned to the member. The application takes and releases partitions until it owns exactly those. So a
+member has two sets of partitions:
 
 - `target`: the partitions that the coordinator has assigned. Only the dialogue changes it.
 - `owned`: the partitions that the application reads. Only `release` and `acquire` change it.
@@ -150,7 +151,7 @@ class Member(ABC):
     def may_commit_again(self, signature: Signature, code: int) -> bool:
         """Whether a commit that was refused with a code is accepted after the next answer of the coordinator."""
         if code == ErrorCode.STALE_MEMBER_EPOCH:
-            # The answer to a heartbeat brings the new epoch.
+            # Send a heartbeat at once, because its answer contains the new epoch.
             self._heartbeat_at_ms = 0.0
         is_member = self.epoch > NO_GENERATION and not self.is_lost and self.error is None
         is_early = code in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH)
@@ -306,7 +307,7 @@ class ClassicMember(Member):
             yield from self._refresh()
 
     def _refresh(self) -> Dialogue[None]:
-        """Look at the metadata again, and join again if the subscription or the leader's work would be different."""
+        """Find the topics and, as the leader, their partition counts again; join again if these have changed."""
         before = self._topics, self._counts
         yield from self._match()
         if self._is_leader:
@@ -332,7 +333,7 @@ class ClassicMember(Member):
         self._is_joined, self._has_revoked, self._owned_generation = False, False, NO_GENERATION
 
     def _on_failure(self) -> None:
-        """Do nothing: each request of this protocol is complete, so none depends on a lost one."""
+        """Do nothing: each request of this protocol has all its fields, so none depends on an earlier one."""
 
     def _leave(self) -> Dialogue[None]:
         # A static member does not leave: it may restart and get its partitions back.
@@ -445,7 +446,7 @@ class ConsumerMember(Member):
     def __init__(self, core: Core, config: MemberConfig, *, member_id: str) -> None:
         super().__init__(core, config, member_id=member_id)
         self._assigned: Mapping[bytes, Sequence[int]] = {}
-        self._reported: Partitions | None = None  # None: the coordinator waits for a report
+        self._reported: Partitions | None = None  # as last reported; None if the coordinator waits for a report
         self._is_full = True
         self._interval_ms = config.heartbeat_interval_ms
 

@@ -337,7 +337,8 @@ class _Sender(threading.Thread):
             now = precise_ms()
             times = [self._accumulator.wakeup_ms(self._drained_ms)]
             times += [deadline for sends in self._in_flight.values() for _send, deadline in sends.values()]
-            # Include waits that ended after the thread last looked for work, because nothing else would wake it.
+            # A wait may have ended since the thread last looked for work. It is included, so that the thread does not
+            # sleep now, because nothing else would wake it.
             waits = (*self._not_before_ms.values(), self._metadata_not_before_ms, self._id_not_before_ms)
             times += [at for at in waits if at > self._looked_ms]
             self._wakes_at_ms = min((at for at in times if at is not None), default=now + 60_000)

@@ -3,8 +3,9 @@
 A record's position follows from the length of the record before it, so Python walks over the lengths one by one. Where
 many consecutive records have the same length, one strided comparison finds them all. numpy reads everything else, field
 by field, for all records of several batches at once; each field is one varint per record.
-Arrow copies the keys, and in the same way the values: a binary array over the raw bytes gets the offsets [start, end,
-start, end, …], so every second element is a key, and `take` copies these elements.
+Arrow copies the keys. For this, a binary array over the raw bytes gets the offsets [start, end, start, end, …] of the
+keys. Every second element of this array is a key, and `take` copies these elements. The values are copied in the same
+way.
 
 A batch with anything unusual (a length that does not add up, a varint that is too long, a number near the limits of its
 type) is left to chapter 01's plain decoder, which either raises its own error or decodes the batch.

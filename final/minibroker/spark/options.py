@@ -1,7 +1,8 @@
-"""The options of the format `minibroker`: names, defaults and refusals of Spark's own Kafka connector. A pure module.
+"""The options of the format `minibroker`, which are those of Spark's own Kafka connector. A pure module.
 
-There is one difference. An unknown option is refused, and the error suggests the nearest name; Spark's connector would
-ignore the option. Spark passes the names in lower case; messages use the real names.
+Their names and defaults are the same, and the same values are refused. There is one difference. An unknown option is
+refused, and the error suggests the nearest name; Spark's connector would ignore the option. Spark passes the names in
+lower case; messages use the real names.
 """
 
 import difflib

@@ -58,7 +58,7 @@ def read_split(options: ReadOptions, split: Split) -> "Iterator[RecordBatch]":
             from_offset=fetched.fetch_offset,
             upto_offset=split.until,
             include_headers=options.includes_headers,
-            check_crcs=False,  # the fetcher has checked them
+            check_crcs=False,  # the fetcher has checked the checksums
         )
 
 
