@@ -135,9 +135,12 @@ def test_an_unclean_election_takes_the_longest_log_and_says_before_what_is_lost(
     # Nodes 2 and 3 have equal logs. Of these the last leader is taken, and that depends on which one registered last.
     promise = "{}-0: node {} would lead, whose log ends at offset 40; no other replica has more\n"
     promises = {promise.format(topic, node_id): node_id for node_id in (2, 3)}
-    said = eventually(
-        lambda: (out := run(cluster, *elect, "--dry-run").stdout) in promises and out, "all say where their logs end"
-    )
+
+    def announced() -> str:
+        said = run(cluster, *elect, "--dry-run").stdout
+        return said if said in promises else ""
+
+    said = eventually(announced, "all say where their logs end")
     leader_id = promises[said]
     status = run(cluster, "cluster", "status").stdout
     assert f"{topic}-0 has no leader: no replica is known to have all the records" in status
