@@ -51,6 +51,8 @@ def test_a_leader_whose_disk_fails_resigns_and_tells_the_others() -> None:
             assert controller.propose(registration(7)).result.code is ErrorCode.KAFKA_STORAGE_ERROR
             assert leader.failure is not None
             assert not leader.is_leader
+            # A controller may propose more than one command before it catches up: it fences several silent brokers.
+            assert controller.propose(registration(8)).result.code is ErrorCode.NOT_CONTROLLER
             trio.catch_up()
             assert not controller.is_active
             # Fetches are refused, and the other voters are told once to elect a leader.

@@ -113,8 +113,9 @@ class Controller:
         # listeners after it have not seen the change yet.
         assert not self._listeners.is_telling, "a listener called propose"
         proposal: Proposal[R] = Proposal()
-        # A node that is not the active controller refuses at once, and names the controller.
-        if self._ahead is None:
+        # A node that is not the active controller refuses at once, and names the controller. A node whose disk has just
+        # failed does not lead any more, even before it catches up.
+        if self._ahead is None or not self.raft.is_leader:
             proposal.complete(command.refuse(ErrorCode.NOT_CONTROLLER, self._name_controller()))
             return proposal
         # Check the command against all appended records, committed or not.
