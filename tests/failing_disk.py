@@ -22,12 +22,16 @@ from minibroker.log.compression import Bytes
 LEFT_BYTES = 500
 
 
+def path_of(descriptor: int, mark: Path) -> str:
+    """The path of an open file. Only Linux tells it; elsewhere every file is one whose flush fails."""
+    return os.readlink(f"/proc/self/fd/{descriptor}") if sys.platform == "linux" else mark.read_text()
+
+
 def break_flushes(mark: Path) -> None:
     flush = disk._flush
 
     def flush_or_fail(descriptor: int) -> None:
-        path = os.readlink(f"/proc/self/fd/{descriptor}") if mark.exists() else ""
-        if path and mark.read_text() in path:
+        if mark.exists() and mark.read_text() in (path := path_of(descriptor, mark)):
             with open(f"{mark}.asked", "a") as asked:
                 asked.write(f"{path}\n")
             raise OSError(errno.EIO, os.strerror(errno.EIO))

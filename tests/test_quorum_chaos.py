@@ -11,7 +11,7 @@ import namespaces
 import pytest
 from brokers import IS_OURS
 from cases import case
-from chaos_report import back_ms
+from chaos_report import Counts, Outcome, Report, back_ms
 from chaos_scenarios import SCENARIOS
 from clusters import Tally
 from groups_crews import History
@@ -76,6 +76,18 @@ def test_a_partition_that_is_given_away_while_its_owner_has_it_is_counted() -> N
     for member in ("one", "two"):
         history.on_assigned(member, PARTITION, is_orderly=True)
     assert len(history.two_owners) == 1
+
+
+def test_a_run_is_well_only_if_nothing_went_wrong() -> None:
+    assert Report(total=Counts(acked=9, redelivered=9)).is_well
+    for name in ("lost", "twice", "out_of_order", "elsewhere", "skipped", "gone_back"):
+        with case(name):
+            wrong = Counts(**{name: 1})
+            assert not Report(total=wrong).is_well
+            assert not Report(outcomes={"kill": Outcome(counts=wrong)}).is_well
+    assert not Report(humans=1).is_well
+    assert not Report(complaints=["a traceback"]).is_well
+    assert not Report(groups=[("range", History(two_owners=["one and two"]))]).is_well
 
 
 def test_the_time_to_come_back_counts_from_the_moment_when_the_cluster_was_able_to() -> None:
