@@ -26,7 +26,7 @@ class Bar:
     metric: str
     at_least: float | None = None
     at_most: float | None = None
-    against: str = ""  # the case to compare with, if not the limit of the case
+    against: str = ""  # the name of the case to compare with; if empty, the one that the case names as its limit
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:

@@ -137,7 +137,7 @@ class Metric:
 
     label: str
     compute: Callable[[Case, Sample, Case, Sample], float]
-    work: str = ""  # the name of the count that it needs, such as bytes_count; a case whose count is 0 lacks the figure
+    work: str = ""  # the field of `Case` that the metric needs, such as bytes_count; where it is 0, there is no metric
     is_comparison: bool = False
 
 

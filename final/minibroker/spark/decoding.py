@@ -64,7 +64,7 @@ _TIMESTAMP_MAX = OFFSET_MAX // _MICROS  # milliseconds that Arrow can hold as mi
 _SAFE = 2**61  # the sum of two numbers fits in 64 bits if both are smaller than this, and greater than its negative
 _RAW_NULL = 1  # zigzag(-1)
 
-_RUN_MIN = 16  # consecutive records of one length that are worth a strided comparison
+_RUN_MIN = 16  # the fewest consecutive records of equal length that are skipped in one step
 _WINDOW = 64  # records in the first comparison; each further comparison takes four times as many
 _HOPS = 256  # records to walk over one by one before the next search for equal lengths
 

@@ -82,7 +82,7 @@ def fetch_range(client: Client, options: ReadOptions, split: Split) -> Iterator[
 
 
 class _Pipe:
-    """The fetches of one partition: at most one is under way, and it is sent before the last one's batches are used."""
+    """Fetches one partition. At most one fetch is under way, and it is sent before the previous batches are used."""
 
     def __init__(self, client: Client, options: ReadOptions, split: Split) -> None:
         self._client = client

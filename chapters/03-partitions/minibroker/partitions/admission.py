@@ -153,7 +153,7 @@ def is_in_no_transaction(it: Incoming) -> None:
 
 
 def has_client_attributes(it: Incoming) -> None:
-    """A client's batch sets no attribute that only a broker may set, and names one of the five codecs.
+    """Refuse a batch that sets an attribute that only a broker may set, or that names an unknown codec.
 
     The records are stored as they were sent, so the broker need not have the codec installed.
     """

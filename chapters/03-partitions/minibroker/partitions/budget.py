@@ -93,7 +93,8 @@ class Budget:
         for share in list(self._queue):
             if self.bytes + share.wanted > self._bytes_max:
                 break
-            # A request beyond its address's half does not delay the requests of other addresses after it.
+            # One address may take half of the budget. A request over that limit is skipped, so that the requests of
+            # other addresses need not wait for it.
             if self._is_within_half(share):
                 self._grant(share)
         if self._queue and len(self._queue) == len(self._shares):

@@ -105,9 +105,9 @@ class ScramServer:
     def _on_first(self, message: str) -> bytes:
         binding, authorized, self._bare = [*message.split(",", 2), "", ""][:3]
         fields = _fields(self._bare)
-        # The first part is `n` if the client has no channel binding, and `y` if it has, but believes that the server
-        # has none. The second part names another user to act for, which is refused. A field `m` is a mandatory
-        # extension, and this server knows no extension.
+        # The first part is `n` if the client does not support channel binding, or `y` if it does, but believes that the
+        # server does not. The second part would ask to act as another user, and must be empty. A field `m` is a
+        # mandatory extension, and this server supports none.
         if binding not in ("n", "y") or authorized or "m" in fields or not fields.get("n") or not fields.get("r"):
             raise ScramFailed("the client's first message is malformed")
         self._header, self.user = f"{binding},,", _unescaped(fields["n"])

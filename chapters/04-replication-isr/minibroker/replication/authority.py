@@ -256,7 +256,7 @@ class ElectLeaders(Command[list[Elected]]):
         in_sync = [it for it in live if it in partition.isr]
         if partition.leader in in_sync:
             return self._preferred(partition, in_sync)
-        # A replica that is in sync or, if none is alive, one that is eligible has all acknowledged records.
+        # An in-sync replica has all acknowledged records. So has an eligible replica, if no in-sync replica is alive.
         complete = may_lead(partition, live)
         if complete:
             return complete[0]

@@ -86,7 +86,7 @@ def _live_without(image: Image, broker_id: int) -> set[int]:
 def change_when_fenced(
     broker_id: int, image: Image, topic: TopicImage, number: int, partition: PartitionImage, has_all: bool
 ) -> PartitionChangeRecord | None:
-    """The change of a partition when a broker with a replica of it registers again, and is fenced at first."""
+    """How a partition changes when a broker with one of its replicas registers again. The broker is fenced at first."""
     # If the broker may have lost records, chapter 04's rule applies. If it has all records, the partition changes as
     # for a silent broker: another replica leads or, if there is none, this broker leads again when it is unfenced.
     if not has_all:

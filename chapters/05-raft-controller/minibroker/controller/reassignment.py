@@ -209,8 +209,8 @@ def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Recor
         return AlteredPartition(change.topic_id, change.partition, ErrorCode.INELIGIBLE_REPLICA, message)
     altered = alter_isr(image, broker_id, change, records)
     if altered.code is ErrorCode.INELIGIBLE_REPLICA and name is not None and _may_be_eligible_yet(image, change):
-        # The leader treats this refusal as final. A delayed copy of its request must not be accepted when the broker is
-        # unfenced, so a new partition epoch begins.
+        # The leader treats this refusal as final. But a delayed copy of its request could arrive after the fenced
+        # replica is unfenced, and would be accepted then. A new partition epoch makes the copy invalid.
         partition = image.topics[name].partitions[change.partition]
         renewed = PartitionChangeRecord(
             partition_id=change.partition, topic_id=change.topic_id, isr=list(partition.isr)

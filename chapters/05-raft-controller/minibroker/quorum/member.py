@@ -262,7 +262,7 @@ class QuorumMember(Membership):
             await asyncio.sleep(_RETRY_TAKEN_S)
 
     def _another_is_registered(self) -> str:
-        # The metadata of this node may have the address of the other process.
+        # Another process is registered with this node.id. Its address is known if this node has read its registration.
         known = self.authority.image.brokers.get(self._node_id)
         where, path = f" at {known.host}:{known.port}" if known is not None else "", self._machine.path
         return f"node {self._node_id} is registered and live{where}, with another data directory than {path}"

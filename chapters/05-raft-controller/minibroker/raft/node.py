@@ -14,7 +14,8 @@ The contract for its driver:
 5. Check `failure` after each call, even after a call that has raised a `StorageError`. A disk that has refused a write
    or a flush is not used again: this node stops leading, gives no vote, and does not count for a majority. The next
    `tick` tells the other voters. Then the process must end, and a new process may read the disk.
-6. Log `refused` if it is set, and set it to None: a message named an epoch that no election can have begun.
+6. If `refused` is set, log it and set it to None. It says that a message was refused because its epoch is too large to
+   come from elections, or that no further election is possible.
 
 The difference from the Raft paper is that followers pull. A leader does not push entries: followers fetch them, and
 each fetch tells the leader how far its follower is. So the code of chapter 04 copies the log and finds where two logs
@@ -72,7 +73,8 @@ class Raft(QuorumState):
             return []
         if not self._may_stand:
             # An observer does not stand for election; it asks another node for the leader. Other nodes may consider it
-            # a voter, and ask for its pre-vote. It must not refuse that because of a leader that no longer answers.
+            # a voter, and ask for its pre-vote. A node that fetches from a leader refuses pre-votes. This leader no
+            # longer answers, so `_has_fetched` is cleared.
             self._deadline_ms = now_ms + self.settings.fetch_timeout_ms
             self._asked += 1
             self._has_fetched = False

@@ -73,7 +73,7 @@ class QuorumState:
         self._clock = clock
         self._failure: str | None = None
         self.refused: str | None = None
-        """The last epoch that was refused, and why; for the driver, which logs it and sets it to None."""
+        """The last refusal because of an epoch that is too large; the driver logs it and sets it to None."""
         # A killed process may have left unflushed records. They count for majorities from now on, so they must be
         # flushed.
         log.flush()

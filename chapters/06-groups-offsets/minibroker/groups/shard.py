@@ -95,7 +95,7 @@ class GroupShard:
     # Records ----------------------------------------------------------------------------------------------------------
 
     def replay(self, record: GroupRecord, offset: int) -> None:
-        """Apply a record of the log while the shard is loaded."""
+        """Apply a record of the log while the shard is being loaded."""
         key, value = record
         if type(key) is OffsetCommitKey:
             assert value is None or isinstance(value, OffsetCommitValue)
