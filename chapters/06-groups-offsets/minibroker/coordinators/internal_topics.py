@@ -57,8 +57,8 @@ def replication_factor_of(config: NodeConfig, image: Image) -> int:
     """The replication factor of `__consumer_offsets`.
 
     If the setting is configured, exactly that number is used, and the topic is not created while there are fewer
-    brokers. Otherwise it is the size of the cluster, 3 at most. The size is the number of registered brokers, or of voters if there are more
-    voters, because the nodes of a new cluster register one after the other.
+    brokers. Otherwise it is the size of the cluster, 3 at most. The size is the number of registered brokers, or of
+    voters if there are more voters, because the nodes of a new cluster register one after the other.
     """
     wanted = OFFSETS_TOPIC_REPLICATION_FACTOR.of(config)
     if OFFSETS_TOPIC_REPLICATION_FACTOR.name in config.settings:
