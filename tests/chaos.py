@@ -68,7 +68,7 @@ class RemotePatientNode(RemoteNode, PatientNode):
 
 
 class KernelCluster(RemoteCluster, FailingCluster):
-    kind = RemotePatientNode  # type: ignore[assignment]
+    kind = RemotePatientNode
 
 
 class Reader:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from brokers import eventually, unique
-from clients_raw import PRODUCE, Batch, Connection, array, data32, header, i16, i32, record, string
+from clients_raw import PRODUCE, Batch, Connection, array, data32, fetch, header, i16, i32, record, string
 from clients_stock import Message, admin, bounds, confluent_consumer, confluent_read, confluent_take, confluent_write
 from clusters import QuorumCluster, Sender
 from confluent_kafka import ElectionType, TopicPartition
@@ -96,6 +96,10 @@ def test_a_controller_that_is_cut_off_is_replaced_and_knows_it(quorum: QuorumClu
         for partition in (0, 1):
             quorum.leader(topic, partition, among=others(old))
         sender.await_acks()
+        # Its log ends before what others have read. A consumer that heard so would begin again at the start.
+        with Connection(quorum[old]) as connection:
+            connection.send(fetch(topic, sender.sent))
+            assert connection.receive() is None
         quorum.heal()
         for partition in (0, 1):
             quorum.await_isr(topic, *EVERYBODY, partition=partition)

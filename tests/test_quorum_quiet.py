@@ -17,7 +17,7 @@ SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
     # A busy machine must not look like a node that is down.
     "broker.session.timeout.ms=60000",
-    "controller.quorum.fetch.timeout.ms=30000",
+    "controller.quorum.fetch.timeout.ms=10000",
     "controller.quorum.election.timeout.ms=2000",
     "replica.lag.time.max.ms=60000",
 )
@@ -53,6 +53,7 @@ def test_normal_work_and_a_restart_of_another_node_cause_no_warning(tmp_path: Pa
             assert warnings(cluster, since) == {1: [], 2: [], 3: []}
             # The followers of a node that stops may notice the closed connection before they know the new leaders.
             cluster[3].stop()
+            cluster[3].ready_s_max = 60.0
             cluster[3].restart()
             for partition in range(3):
                 cluster.await_isr(main, 1, 2, 3, partition=partition)

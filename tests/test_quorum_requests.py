@@ -23,6 +23,7 @@ from minibroker.client.addresses import Address
 from minibroker.client.errors import BrokerError
 from minibroker.clients import admin as ours
 from minibroker.clients.blocking import Client
+from minibroker.replicas.peers import client_id_of
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -39,7 +40,7 @@ EVERYBODY = (1, 2, 3)
 
 def test_a_client_may_have_a_client_id_like_a_node(quorum: QuorumCluster) -> None:
     through = quorum.controller() % 3 + 1
-    for name in ("node-red", f"node-{through}"):
+    for name in ("node-red", f"node-{through}", client_id_of(through)):
         client = AdminClient({"bootstrap.servers": quorum.address_of(through), "client.id": name})
         topic = unique("called")
         client.create_topics([NewTopic(topic, 1, 1)])[topic].result(READ_S_MAX)

@@ -171,7 +171,7 @@ def test_a_wrong_setting_in_the_file_is_reported_with_its_line(tmp_path: Path, m
         "nonsense": "is not a setting",
         # The setting that is meant, or that the message also names, is in another line.
         "controller.quorum.voter=1@a:1": "did you mean controller.quorum.voters?",
-        "controller.listener.names=CONTROLLER": "does not support Kafka's key controller.listener.names",
+        "control.plane.listener.name=CONTROLLER": "does not support Kafka's key control.plane.listener.name",
         "node.id=7": "node.id is set twice, first in line 2",
         "advertised.listeners=SSL://a:9092": "there is no TLS",
     }

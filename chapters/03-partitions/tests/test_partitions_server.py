@@ -22,6 +22,7 @@ from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.headers import frame_request, read_response_header
 from minibroker.wire.schema import Request, decode_whole
 from minibroker.wire.tables.api_versions import ApiVersionsRequest
+from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchTopic
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataRequestTopic
 from minibroker.wire.tables.produce import ProduceRequest, TopicProduceData
 
@@ -497,6 +498,27 @@ def test_other_clients_are_answered_between_the_slices_of_a_long_request() -> No
             assert answered > 1, type(long).__name__
             _, response = await client.receive(long, version)
             assert len(response.topics if version == 12 else response.responses) == 20_000
+
+    run(test)
+
+
+def test_a_fetch_of_very_many_partitions_is_answered_in_slices_now_or_when_there_are_records() -> None:
+    async def test(served: ServedBroker) -> None:
+        served.broker.create("many", 1200)
+        client, other = await served.connect(), await served.connect()
+        wanted = [FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1000) for n in range(1200)]
+        for wait_ms, is_produced in ((0, False), (60_000, True), (60_000, False)):
+            fetch = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic(topic="many", partitions=wanted)])
+            client.send(fetch)
+            if is_produced:
+                await until(lambda: len(served.broker.waiting) == 1)
+                other.send(produce_request("many", batch(b"now"), partition=1100))
+                await other.receive(produce_request("many", None))
+            _, response = await client.receive(fetch)
+            found = [it for topic in response.responses for it in topic.partitions]
+            assert [it.partition_index for it in found] == list(range(1200)), wait_ms
+            full = [it.partition_index for it in found if it.records]
+            assert full == ([1100] if wait_ms == 60_000 else []), wait_ms
 
     run(test)
 

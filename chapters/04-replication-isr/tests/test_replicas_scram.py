@@ -76,6 +76,7 @@ def test_the_server_refuses_a_malformed_first_message() -> None:
             b"n,,n=us=er,r=x",
             b"n,,n=user,r=x,r=y",
             b"n,,n=user,n=root,r=x",
+            b"n,,n=user,r=" + b"x" * 4096,
         ),
     )
     for message in messages:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replication_nodes import ENDPOINTS
 
+from minibroker.controller.deciding import Controller
 from minibroker.controller.lifecycle import Heartbeat, RegisterFenced
 from minibroker.controller.snapshot import records_of
 from minibroker.metadata import records as kinds
@@ -45,6 +46,24 @@ def test_a_leader_is_not_the_controller_before_its_epoch_has_a_committed_record(
     trio.fetch(2)
     trio.fetch(2)
     assert controller.is_active
+
+
+def test_a_controller_sets_missing_features_and_configurations_once() -> None:
+    """KIP-966: the number that must be in sync is in the metadata, and not only in the files of nodes."""
+    trio = Trio(1)
+    controller = trio.controllers[1]
+    controller._configs = {"min.insync.replicas": "2"}
+    trio.elect(1)
+    trio.catch_up()
+    assert controller.image.features == {"metadata.version": 7, "eligible.leader.replicas.version": 1}
+    assert controller.image.configs == {(ConfigResource.BROKER, ""): {"min.insync.replicas": "2"}}
+    # The next controller has another file, and changes nothing.
+    again = Controller(trio.nodes[1].open(trio.now_ms), Image(), clock=lambda: 7, configs={"min.insync.replicas": "3"})
+    trio.controllers[1] = again
+    trio.elect(1)
+    trio.catch_up()
+    assert again.is_active
+    assert again.image.configs == {(ConfigResource.BROKER, ""): {"min.insync.replicas": "2"}}
 
 
 def test_a_proposal_is_done_when_a_majority_has_it_and_all_see_the_same() -> None:
@@ -176,6 +195,8 @@ TOPICS = st.dictionaries(
             leader_epoch=st.integers(0, 99),
             partition_epoch=st.integers(0, 99),
             leader_recovery_state=st.integers(0, 1),
+            eligible_leader_replicas=st.none() | NODES,
+            last_known_elr=st.none() | NODES,
         ),
         max_size=3,
     ),

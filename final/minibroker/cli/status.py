@@ -211,7 +211,7 @@ def _gone_nodes(facts: Facts) -> Iterable[Finding]:
 
 
 def _in_sync_text(facts: Facts, node: Node) -> str:
-    # The last in-sync replica of a partition stays in the ISR when its node is fenced.
+    # In a cluster without eligible leader replicas, the last in-sync replica stays in the ISR when its node is fenced.
     is_last = any(list(it.isr) == [node.node_id] for it in facts.partitions)
     return "is in sync only where it is the last in-sync replica" if is_last else "is in sync for none"
 

@@ -11,7 +11,8 @@ Chapter 07 adds fetch sessions, in which a client names only the partitions that
 of them, and the session id 0 in the answer says that there is no session.
 """
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from minibroker.log.batch import NO_LEADER_EPOCH
@@ -20,7 +21,7 @@ from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import Partition, Reader
 from minibroker.partitions.registry import Answer, Call
 from minibroker.partitions.routes import WRONG_NODE, Routes
-from minibroker.partitions.waiting import Wait
+from minibroker.partitions.waiting import Turn, Wait
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
@@ -41,6 +42,8 @@ TOPIC_IDS_FROM_VERSION = 13
 REPLICA_STATE_FROM_VERSION = 15
 LEADER_HINTS_FROM_VERSION = 16
 NO_SESSION = 0
+_PARTITIONS_PER_TURN = 500
+_NO_TIMEOUT_MS = 2**31 - 1
 _FULL_FETCH_EPOCHS = (0, -1)  # 0 begins a session; -1 ends a session or uses none
 _READ_COMMITTED = 1
 
@@ -57,11 +60,20 @@ class _Wanted(NamedTuple):
 class Fetch:
     """The handler of Fetch. `bytes_max` is the broker's limit for one answer, fetch.max.bytes.
 
-    `clock` is monotonic. A leader measures with it how long a follower has been behind.
+    `clock` is monotonic. A leader measures with it how long a follower has been behind. `check_leading` is called
+    before a consumer is told that its offset is out of range. It may raise.
     """
 
-    def __init__(self, routes: Routes, *, bytes_max: int, clock: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        *,
+        bytes_max: int,
+        clock: Callable[[], int] = lambda: 0,
+        check_leading: Callable[[], None] = lambda: None,
+    ) -> None:
         self._routes = routes
+        self._check_leading = check_leading
         self._internal = routes.internal
         self._bytes_max = bytes_max
         self._clock = clock
@@ -76,7 +88,10 @@ class Fetch:
         if refusal is not None:
             return FetchResponse(error_code=refusal, session_id=NO_SESSION, responses=[])
         reader = _reader(call, self._clock)
-        fetch = _Fetch(self._routes, call, reader, min(self._bytes_max, max(request.max_bytes, 0)))
+        bytes_max = min(self._bytes_max, max(request.max_bytes, 0))
+        fetch = _Fetch(self._routes, call, reader, bytes_max, self._check_leading)
+        if fetch.is_long:
+            return _LongFetch(fetch, self._clock, max_wait_ms=request.max_wait_ms).wait()
         response = fetch.gather()
         if request.max_wait_ms <= 0 or fetch.is_enough(response):
             return response
@@ -111,9 +126,17 @@ def _of_replica(it: _Wanted) -> _Wanted:
 class _Fetch:
     """One request, which may be tried several times."""
 
-    def __init__(self, routes: Routes, call: Call[FetchRequest], reader: Reader, bytes_max: int) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        call: Call[FetchRequest],
+        reader: Reader,
+        bytes_max: int,
+        check_leading: Callable[[], None],
+    ) -> None:
         is_replica = reader.replica_id >= 0
         self._routes = routes
+        self._check_leading = check_leading
         self._version = call.version
         self._listener = call.session.listener
         self._bytes_min = call.request.min_bytes
@@ -122,10 +145,18 @@ class _Fetch:
         # If a partition is named twice, the last entry counts.
         wanted: dict[tuple[str, bytes, int], _Wanted] = {}
         for topic in call.request.topics:
-            name = self._name(topic.topic, topic.topic_id)
+            name = self._name(topic.topic, topic.topic_id) if topic.partitions else None
             for it in topic.partitions:
                 wanted[topic.topic, topic.topic_id, it.partition] = _Wanted(name, topic.topic_id, it, reader)
         self._wanted = [_of_replica(it) for it in wanted.values()] if is_replica else list(wanted.values())
+
+        self._may_exceed = True
+        """Whether no partition before these has records in the same answer."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the answer takes so long that it is gathered in slices."""
+        return len(self._wanted) > _PARTITIONS_PER_TURN
 
     @property
     def names(self) -> list[TopicPartition]:
@@ -165,7 +196,7 @@ class _Fetch:
         """The answer with the records that the logs hold now."""
         # Read the partitions in the order of the request. The bytes of each are subtracted from the total limit.
         # Only the first partition that has records may exceed the limits.
-        bytes_left, is_first = self._bytes_max, True
+        bytes_left, is_first = self._bytes_max, self._may_exceed
         endpoints: dict[int, NodeEndpoint] = {}
         topics: list[FetchableTopicResponse] = []
         for it in self._wanted:
@@ -178,6 +209,17 @@ class _Fetch:
                 topics.append(FetchableTopicResponse(topic=it.topic or "", topic_id=it.topic_id, partitions=[]))
             topics[-1].partitions.append(data)
         return FetchResponse(responses=topics, session_id=NO_SESSION, node_endpoints=list(endpoints.values()))
+
+    def slices(self) -> Iterator[FetchResponse]:
+        """The same answer in parts, each with some of the partitions."""
+        part = copy.copy(self)
+        for start in range(0, len(self._wanted), _PARTITIONS_PER_TURN):
+            part._wanted = self._wanted[start : start + _PARTITIONS_PER_TURN]
+            found = part.gather()
+            count = sum(_count(it) for topic in found.responses for it in topic.partitions)
+            if count:
+                part._bytes_max, part._may_exceed = max(part._bytes_max - count, 0), False
+            yield found
 
     def _read(self, it: _Wanted, bytes_left: int, is_first: bool, endpoints: dict[int, NodeEndpoint]) -> PartitionData:
         data = PartitionData(
@@ -200,6 +242,10 @@ class _Fetch:
             data.log_start_offset = partition.log_start_offset
         except Refused as refused:
             data.error_code = refused.code
+            # A consumer whose offset is out of range may begin again at the log's start. The log of a leader that was
+            # deposed, and does not know it, may end before that offset.
+            if refused.code is ErrorCode.OFFSET_OUT_OF_RANGE and not self._is_replica:
+                self._check_leading()
             if it.topic is not None and refused.code in WRONG_NODE:
                 self._hint(data, TopicPartition(it.topic, it.wanted.partition), endpoints)
         return data
@@ -237,6 +283,59 @@ class _Fetch:
             endpoints[leader.node_id] = NodeEndpoint(
                 node_id=leader.node_id, host=leader.host, port=leader.port, rack=leader.rack
             )
+
+
+class _LongFetch:
+    """A request for very many partitions. Each turn of the event loop reads some of them.
+
+    If there are too few bytes, it begins again when one of its partitions has changed, or when its time is over.
+    """
+
+    def __init__(self, fetch: _Fetch, clock: Callable[[], int], *, max_wait_ms: int) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._deadline_ms = clock() + max_wait_ms
+        self._turn = Turn()
+        self._is_changed = True
+        self._begin()
+
+    def _begin(self) -> None:
+        self._slices = self._fetch.slices()
+        self._found: list[FetchResponse] = []
+
+    def wait(self) -> Wait[Response]:
+        """The wait for the answer."""
+        keys = (self._turn, *self._fetch.names)
+        return Wait(keys, _NO_TIMEOUT_MS, attempt=self._attempt, expire=self._fetch.gather)
+
+    def _attempt(self) -> Response | None:
+        if not self._turn.is_due:
+            self._is_changed = True
+            return None
+        self._turn.is_due = False
+        is_late = self._clock() >= self._deadline_ms
+        # After a whole round without enough bytes there is nothing to do, until a partition has changed.
+        self._turn.is_pausing = not (self._found or self._is_changed or is_late)
+        if self._turn.is_pausing:
+            return None
+        if not self._found:
+            self._is_changed = False
+        part = next(self._slices, None)
+        if part is not None:
+            self._found.append(part)
+            return None
+        response = _joined(self._found)
+        if is_late or self._fetch.is_enough(response):
+            return response
+        self._fetch.mark_as_waiting()
+        self._begin()
+        return None
+
+
+def _joined(parts: Sequence[FetchResponse]) -> FetchResponse:
+    endpoints = {it.node_id: it for part in parts for it in part.node_endpoints}
+    topics = [topic for part in parts for topic in part.responses]
+    return FetchResponse(responses=topics, session_id=NO_SESSION, node_endpoints=list(endpoints.values()))
 
 
 def _count(data: PartitionData) -> int:

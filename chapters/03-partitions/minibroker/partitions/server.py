@@ -47,6 +47,7 @@ _SMALL_FRAME_BYTES = 64 * 1024
 _GRACE_S = 5.0
 _SWEEP_MS = 500
 _PAUSE_S = 0.005
+_BETWEEN_SLICES_S = 0.001  # a request of another client takes several turns of the event loop
 # A caller that must log in has not shown yet that it may use this node's memory (CVE-2022-34917).
 _BEFORE_LOGIN_BYTES_MAX = 512 * 1024
 
@@ -256,7 +257,7 @@ class Server:
         return await asyncio.get_running_loop().run_in_executor(None, deferred.reply, response)
 
     def _take_turns(self, parked: Parked[Response], turn: Turn) -> None:
-        """Wake a wait for turns in every turn of the event loop, until it is over."""
+        """Wake a wait for turns again and again, until it is over. Other clients are served in between."""
         loop = asyncio.get_running_loop()
 
         def take_turn() -> None:
@@ -267,7 +268,7 @@ class Server:
                 again()
 
         def again() -> None:
-            loop.call_later(_PAUSE_S if turn.is_pausing else 0, take_turn)
+            loop.call_later(_PAUSE_S if turn.is_pausing else _BETWEEN_SLICES_S, take_turn)
 
         again()
 

@@ -54,12 +54,13 @@ class Partitions:
         hosting: Hosting | None = None,
         placing: Placing = place,
         own_broker: OwnBroker | None = None,
-        on_timeout: Callable[[], None] = lambda: None,
+        check_leading: Callable[[], None] = lambda: None,
         features: Mapping[str, LevelRange] = SUPPORTED_FEATURES,
     ) -> None:
         """`placing` chooses the brokers of new partitions. `own_broker` is this node, if it forwards clients' calls.
 
-        `on_timeout` is called before a batch that was not replicated in time is refused. It may raise.
+        `check_leading` is called before a client is told what a deposed leader may say by mistake: that a batch was not
+        replicated in time, or that an offset is out of range. It may raise.
         `features` are the levels that ApiVersions announces.
         """
         self._machine = machine
@@ -67,7 +68,7 @@ class Partitions:
         self._hosting = hosting
         self._placing = placing
         self._own_broker = own_broker
-        self._on_timeout = on_timeout
+        self._check_leading = check_leading
         self._features = features
 
     def open(self) -> None:
@@ -111,10 +112,11 @@ class Partitions:
         """Add the handlers of chapter 03."""
         config, store, authority = self._machine.config, self.store, self._cluster.authority
         # librdkafka compresses only if Produce 0 is announced. No client sends that version any more.
-        registry.add(ApiKey.PRODUCE, Produce(store, on_timeout=self._on_timeout), advertised_from=0)
-        registry.add(ApiKey.FETCH, Fetch(store, bytes_max=config.fetch_max_bytes, clock=monotonic_ms))
+        registry.add(ApiKey.PRODUCE, Produce(store, on_timeout=self._check_leading), advertised_from=0)
+        fetch = Fetch(store, bytes_max=config.fetch_max_bytes, clock=monotonic_ms, check_leading=self._check_leading)
+        registry.add(ApiKey.FETCH, fetch)
         registry.add(ApiKey.LIST_OFFSETS, ListOffsets(store))
-        registry.add(ApiKey.DELETE_RECORDS, DeleteRecords(store))
+        registry.add(ApiKey.DELETE_RECORDS, in_parts(DeleteRecords(store), "topics", "topics", size=200))
         registry.add(ApiKey.API_VERSIONS, api_versions(registry, authority, self._features))
         registry.add(ApiKey.INIT_PRODUCER_ID, InitProducerId(authority, config.node_id), stand_in=True)
         registry.add(ApiKey.DESCRIBE_CONFIGS, self.configurations.describe)

@@ -16,6 +16,7 @@ from minibroker.partitions.machine import Machine
 from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.registry import Registry
 from minibroker.partitions.server import Tracer
+from minibroker.partitions.slices import in_parts
 from minibroker.partitions.store import Store
 from minibroker.replicas import access, epoch_file
 from minibroker.replicas.disk import WatchedFiles, disk_usage, loses_records
@@ -148,8 +149,9 @@ class Hosted:
 
     def add_handlers(self, registry: Registry, store: Store) -> None:
         """Serve the APIs that only a replica can answer."""
-        registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(store, self.replica))
-        registry.add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(store))
+        epochs = OffsetForLeaderEpoch(store, self.replica)
+        registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, in_parts(epochs, "topics", "topics", size=500))
+        registry.add(ApiKey.DESCRIBE_PRODUCERS, in_parts(DescribeProducers(store), "topics", "topics", size=500))
         registry.add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(store.logs, lambda: disk_usage(self._machine.path)))
         log_info = GetReplicaLogInfo(store.topic_name, self.replica, lambda: self._cluster.me.broker_epoch)
         registry.add(ApiKey.GET_REPLICA_LOG_INFO, log_info)

@@ -21,6 +21,7 @@ from minibroker.log.errors import ExpectedError
 MECHANISM = "SCRAM-SHA-256"
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16_384
 _NO_BINDING = "n,,"
+_MESSAGE_BYTES_MAX = 4096  # many times the largest message of a login; whoever sends more has not logged in yet
 
 
 class ScramFailed(ExpectedError):
@@ -129,6 +130,8 @@ class ScramServer:
 
 
 def _text(message: bytes) -> str:
+    if len(message) > _MESSAGE_BYTES_MAX:
+        raise ScramFailed(f"a message has {len(message)} bytes")
     try:
         return message.decode()
     except UnicodeDecodeError as error:

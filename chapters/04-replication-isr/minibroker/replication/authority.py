@@ -257,7 +257,7 @@ class ElectLeaders(Command[list[Elected]]):
         if partition.leader in in_sync:
             return self._preferred(partition, in_sync)
         # A replica that is in sync or, if none is alive, one that is eligible has all acknowledged records.
-        complete = may_lead(partition, partition.isr, partition.eligible_leader_replicas, live)
+        complete = may_lead(partition, live)
         if complete:
             return complete[0]
         if live and (self.kind is Election.UNCLEAN or self._allows_unclean(image, topic.name)):

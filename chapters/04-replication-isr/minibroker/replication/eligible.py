@@ -43,19 +43,24 @@ def min_isr(image: Image, topic: str, replica_count: int) -> int:
         return min(MIN_INSYNC_REPLICAS.parse(own), replica_count)
     # Without a value of its own, a topic has the value of the broker that leads it, or else of the whole cluster. The
     # smallest of them is safe. Without a value for the whole cluster, a broker may have any value in its file.
-    name = MIN_INSYNC_REPLICAS.name
-    if name not in image.configs.get((ConfigResource.BROKER, ""), {}):
+    for_all = _broker_value(image, "")
+    if for_all is None:
         return 1
-    texts = [it[name] for (kind, _), it in image.configs.items() if kind is ConfigResource.BROKER and name in it]
-    return min(replica_count, *(MIN_INSYNC_REPLICAS.parse(it) for it in texts))
+    values = [_broker_value(image, str(it)) for it in image.brokers]
+    return min(replica_count, for_all, *(it for it in values if it is not None))
 
 
-def may_lead(
-    partition: PartitionImage, isr: Collection[int], eligible: Collection[int], live: Collection[int]
-) -> list[int]:
-    """The replicas that may lead without a loss, in order: those in sync or, if no live one is, those eligible."""
-    in_sync = [it for it in partition.replicas if it in isr and it in live]
-    return in_sync or [it for it in partition.replicas if it in eligible and it in live]
+def _broker_value(image: Image, resource: str) -> int | None:
+    """The value that is set for one broker, or for all brokers if `resource` is empty."""
+    text = image.configs.get((ConfigResource.BROKER, resource), {}).get(MIN_INSYNC_REPLICAS.name)
+    return None if text is None else MIN_INSYNC_REPLICAS.parse(text)
+
+
+def may_lead(partition: PartitionImage, live: Collection[int]) -> list[int]:
+    """The live replicas that may lead without a loss, in order: those in sync or, if there are none, those eligible."""
+    replicas = [it for it in partition.replicas if it in live]
+    in_sync = [it for it in replicas if it in partition.isr]
+    return in_sync or [it for it in replicas if it in partition.eligible_leader_replicas]
 
 
 def with_eligible(

@@ -162,7 +162,7 @@ class Leadership:
         """The high watermark, computed from the log end offsets; None while too few replicas are in sync (KIP-966)."""
         # With too few members in sync, the high watermark stays: new records are on these few members only, and may be
         # lost.
-        if len(self.isr) < self.min_isr(min_insync_replicas):
+        if len(self.isr) < min_insync_replicas and len(self.isr) < self.min_isr(min_insync_replicas):
             return None
         # The smallest log end offset of all replicas that count, the leader included (invariant 24).
         counted = self.maximal_isr

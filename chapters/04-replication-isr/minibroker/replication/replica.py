@@ -203,7 +203,10 @@ class Replica(ReplicaPort):
     def check_in_sync(self) -> None:
         """Refuse unless enough replicas are in sync for acks=all."""
         assert self.leading is not None
-        count, wanted = len(self.leading.isr), self.leading.min_isr(self.min_insync_replicas)
+        count = len(self.leading.isr)
+        if count >= self.min_insync_replicas:
+            return
+        wanted = self.leading.min_isr(self.min_insync_replicas)
         if count < wanted:
             message = f"{self.name.directory} has {count} replicas in sync, min.insync.replicas is {wanted}"
             raise Refused(ErrorCode.NOT_ENOUGH_REPLICAS, message)
@@ -226,8 +229,10 @@ class Replica(ReplicaPort):
         if self.high_watermark < appended.next_offset:
             return None
         # If too few replicas are in sync by now, the batch may still be lost: NOT_ENOUGH_REPLICAS_AFTER_APPEND.
-        is_enough = len(self.leading.isr) >= self.leading.min_isr(self.min_insync_replicas)
-        return ErrorCode.NONE if is_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        count, wanted = len(self.leading.isr), self.min_insync_replicas
+        if count >= wanted or count >= self.leading.min_isr(wanted):
+            return ErrorCode.NONE
+        return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
     def on_follower_read(self, reader: Reader, offset: int, records: FileSlice) -> None:
         """A follower has read from `offset` on: the watermark may move, or the follower may join the in-sync set."""

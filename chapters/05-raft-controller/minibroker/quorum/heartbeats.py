@@ -87,10 +87,10 @@ class Heartbeats:
             self.unfenced.set()
 
     def check_heard(self) -> None:
-        """Disconnect a producer if another node may lead by now, and this node does not know it yet.
+        """Disconnect a client if another node may lead by now, and this node does not know it yet.
 
-        A client whose write has timed out retries it on the same node, for minutes. After a disconnect it asks another
-        node for the leader.
+        A client whose write has timed out retries it on the same node, for minutes, and a consumer whose offset is out
+        of range may begin again at the log's start. After a disconnect they ask another node for the leader.
         """
         if self.may_be_fenced():
             silent_ms = monotonic_ms() - self._heard_ms

@@ -29,7 +29,7 @@ def quorum_node(config: NodeConfig, tracer: Tracer | None = None) -> Node:
         hosting=hosted,
         placing=place_on_racks,
         own_broker=member.own_broker,
-        on_timeout=member.heartbeats.check_heard,
+        check_leading=member.heartbeats.check_heard,
         features=SUPPORTED_BY_CONTROLLER,
     )
     return Node(machine, member, partitions, [hosted])

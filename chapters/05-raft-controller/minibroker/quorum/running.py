@@ -229,7 +229,7 @@ class Quorum:
     def _broken(self, why: str) -> BrokerFailure:
         return BrokerFailure(
             f"node {self.raft.me.node_id} ends, because its metadata cannot be written: {why}. The other"
-            " voters continue. Free some disk space or replace the disk, then start it again"
+            " voters continue. Free some disk space or replace the disk, then start the node again"
         )
 
     async def _tick(self) -> None:

@@ -24,7 +24,7 @@ def coordinator_node(config: NodeConfig, tracer: Tracer | None = None) -> Node:
         hosting=hosted,
         placing=place_on_racks,
         own_broker=member.own_broker,
-        on_timeout=member.heartbeats.check_heard,
+        check_leading=member.heartbeats.check_heard,
         features=SUPPORTED,
     )
     return Node(machine, member, partitions, [hosted, coordinators])
