@@ -133,9 +133,6 @@ class Chaos:
             self._report.groups += self._groups.items()
             if is_back:
                 self._check(sender, reader, crews)
-            else:
-                # It would not stop by itself either.
-                self._cluster.close()
 
     def _play(self, names: Sequence[str], scene: Scene) -> bool:
         """Play the scenarios; false if the cluster has not come back from one."""
@@ -212,6 +209,10 @@ def run(
     kernel = partial(KernelCluster, path, *SETTINGS)
     with kernel() if is_remote else ProxiedCluster(path, *SETTINGS, is_proxied=True) as cluster:
         Chaos(cluster, found, seed=seed, say=say, history=history).run(names)
+        if not found.is_well:
+            # A stop could fail as well, and the report would be lost.
+            for node in cluster.nodes.values():
+                node.kill()
     return found
 
 

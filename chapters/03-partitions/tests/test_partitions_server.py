@@ -6,18 +6,24 @@ import struct
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from partitions_broker import MemoryBroker, batch, fetch_request, produce_request
 
 from minibroker.log.clock import monotonic_ms
+from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.listeners import Listener
 from minibroker.partitions import budget, server
-from minibroker.partitions.machine import bind
+from minibroker.partitions.cluster import Alone
+from minibroker.partitions.errors import BrokerFailure
+from minibroker.partitions.machine import Machine, bind
+from minibroker.partitions.node import Node
 from minibroker.partitions.places import Places
 from minibroker.partitions.registry import Call, Handler, Session
 from minibroker.partitions.server import Limits, NewSession, Server
+from minibroker.partitions.serving import Partitions
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.headers import frame_request, read_response_header
 from minibroker.wire.schema import Request, decode_whole
@@ -532,3 +538,33 @@ def test_the_work_of_a_client_that_disconnects_ends() -> None:
         await until(lambda: len(served.broker.waiting) == 0)
 
     run(test)
+
+
+class Unjoinable(Alone):
+    """A cluster that a node cannot join. A client connects at the very end of the attempt."""
+
+    client: socket.socket
+
+    async def join(self) -> None:
+        raise BrokerFailure("this node cannot join")
+
+    async def stop(self) -> None:
+        self.client = socket.create_connection(("127.0.0.1", self._machine.port_of("PLAINTEXT")))
+        # The node goes on after the event loop has seen the client and before it accepts the connection.
+        await asyncio.sleep(0)
+
+
+def test_a_client_that_connects_while_a_start_fails_causes_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        machine = Machine(NodeConfig({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}))
+        cluster = Unjoinable(machine)
+        with pytest.raises(BrokerFailure, match="cannot join"):
+            await Node(machine, cluster, Partitions(machine, cluster)).start()
+        cluster.client.close()
+        await asyncio.sleep(0)
+        machine.data.close()
+
+    asyncio.run(test())
+    assert caplog.messages == []

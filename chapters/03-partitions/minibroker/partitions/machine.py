@@ -101,6 +101,8 @@ class Machine:
     async def listen(self) -> None:
         """Accept connections. The access table refuses calls that come too early."""
         self.server = Server(self.registry, self.waiting, limits_of(self.config), tracer=self._tracer)
+        # If the start fails later, the server must not accept a connection on a port that was released.
+        self._cleanup.callback(self.server.close)
         for name, bound in self._bound.items():
             new_session = partial(Session, listener=name, needs_login=self._demands_login(name))
             await self.server.start(bound, new_session, backlog=self.config.socket_listen_backlog_size)

@@ -112,8 +112,7 @@ class Server:
         A client that does not read its answer is disconnected after a few seconds.
         """
         self.is_stopping = True
-        for server in self._servers:
-            server.close()
+        self.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         # Waiting requests are answered now, and idle connections are closed.
@@ -128,6 +127,11 @@ class Server:
             await asyncio.wait(self._tasks)
         if self._timer is not None:
             self._timer.cancel()
+
+    def close(self) -> None:
+        """Stop accepting connections. Connections that are open stay so."""
+        for server in self._servers:
+            server.close()
 
     # Connections ------------------------------------------------------------------------------------------------------
 
