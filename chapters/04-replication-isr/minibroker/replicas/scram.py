@@ -21,7 +21,7 @@ from minibroker.log.errors import ExpectedError
 MECHANISM = "SCRAM-SHA-256"
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16_384
 _NO_BINDING = "n,,"
-_MESSAGE_BYTES_MAX = 4096  # many times the largest message of a login; whoever sends more has not logged in yet
+_MESSAGE_BYTES_MAX = 4096  # many times the largest message of a login; the sender has not logged in yet
 
 
 class ScramFailed(ExpectedError):

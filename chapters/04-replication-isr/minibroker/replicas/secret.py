@@ -87,7 +87,7 @@ def make_secret(path: str) -> None:
 
 
 def read_secret(path: str) -> bytes:
-    """The secret in a file, which nobody but its owner may read."""
+    """The secret in a file, which only its owner may read."""
     try:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode

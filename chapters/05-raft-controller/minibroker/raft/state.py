@@ -25,8 +25,8 @@ from minibroker.raft.voters import VoterKey, VoterSet
 from minibroker.replication.epochs import EpochCache
 
 EPOCH_STEP_MAX = 10_000
-"""By how much one request may raise the epoch. Whoever reaches the port can send a request, and a forged one could use
-up all epochs. A node that is further behind learns the epoch from a response of a node that it has asked."""
+"""By how much one request may raise the epoch. A forged request could otherwise use up all epochs. A node that is
+further behind learns the epoch from the response of a node that it has asked."""
 
 
 @dataclass(frozen=True)
