@@ -21,12 +21,12 @@ from minibroker.log.batch import (
     BatchBuilder,
     TimestampType,
     batches,
-    check_counts,
     check_crc,
     read_header,
     stamp,
     stamp_log_append_time,
 )
+from minibroker.log.checks import check_counts
 from minibroker.log.compression import Compression
 from minibroker.log.errors import CorruptBatch, InvalidRecord, LogError, RecordsTooLarge, UnsupportedCompressionType
 from minibroker.log.record import Record
