@@ -178,7 +178,7 @@ def test_a_length_of_two_gigabytes_is_not_read() -> None:
 def test_a_batch_larger_than_a_chunk_is_checked_to_its_end() -> None:
     batch = small_batch(bytes(3_000_000))
     stamp(batch, base_offset=0, leader_epoch=0)
-    file = file_of(batch)
+    file = file_of(bytes(batch))
     assert recover(file, start=Recovered(0, 0)).damage is None
     file.pwrite(b"\x01", file.size() - 1)
     assert recover(file, start=Recovered(0, 0)).batch_count == 0
