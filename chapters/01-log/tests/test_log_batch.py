@@ -186,6 +186,13 @@ def test_a_batch_cut_off_after_whole_ones_is_left_out() -> None:
         assert len(list(batches(whole + small_batch(b"c")[:cut]))) == 2
 
 
+def test_damage_between_batches_is_an_error_and_no_end() -> None:
+    found = batches(small_batch(b"a") + bytes(100) + small_batch(b"b"))
+    assert next(found).header.record_count == 1
+    with pytest.raises(CorruptBatch, match="magic 0"):
+        next(found)
+
+
 def test_a_batch_is_read_at_any_position() -> None:
     batch = small_batch(b"a", b"b")
     found = Batch(b"xyz" + batch + b"tail", 3)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from log_cases import each_case
 from log_strategies import small_batch
 
-from minibroker.log.batch import ATTRIBUTES_AT, CRC_AT, HEADER_SIZE, LEADER_EPOCH_AT, LENGTH_AT, batches, stamp
+from minibroker.log.batch import ATTRIBUTES_AT, CRC_AT, HEADER_SIZE, LEADER_EPOCH_AT, LENGTH_AT, batches, read_header, stamp
 from minibroker.log.errors import CorruptBatch
 from minibroker.log.interfaces import File
 from minibroker.log.logfile import EVERY_APPEND, NEVER, FlushPolicy, LogFile
 from minibroker.log.memory import MemoryFiles
-from minibroker.log.recovery import Recovered, is_torn_tail, recover
+from minibroker.log.recovery import Recovered, check_continuity, is_torn_tail, recover
 
 EVERYTHING = 2**31
 
@@ -206,6 +206,15 @@ def test_gaps_are_damage_only_where_offsets_must_be_dense() -> None:
     assert recover(file, start=start, dense=False).log_end_offset == 11
     file.pwrite(b"\x01", ends[1] + 7)  # but they never decrease
     assert recover(file, start=start, dense=False).log_end_offset == 2
+
+
+def test_a_gap_is_no_excuse_for_counts_that_compaction_cannot_leave() -> None:
+    content, _ends = written(0)
+    header = read_header(content)
+    check_continuity(0, header._replace(record_count=0), expected_offset=0, dense=False)
+    for wrong in (header._replace(record_count=3), header._replace(last_offset_delta=-1, record_count=0)):
+        with pytest.raises(CorruptBatch, match="last offset delta"):
+            check_continuity(0, wrong, expected_offset=0, dense=False)
 
 
 def torn(content: bytes) -> bool:
