@@ -1,6 +1,6 @@
 """A code tour of a lesson names functions that exist, in the order in which they are called.
 
-A tour is a table with the columns `file`, `function` and `what happens`. Each one is compared with a trace of real calls.
+A tour is a table with the columns `file`, `function` and `what happens`. It is compared with a trace of real calls.
 """
 
 import re
@@ -15,6 +15,9 @@ from lessons import ROOT
 from minibroker.log.batch import BatchBuilder, batches
 from minibroker.log.disk import OSFiles
 from minibroker.log.logfile import EVERY_APPEND, LogFile
+from minibroker.log.memory import MemoryFiles
+from minibroker.segments.config import LogConfig
+from minibroker.segments.segmented import SegmentedLog
 
 Call = tuple[str, str]
 ROW = re.compile(r"^\| `(?P<file>[\w/]+\.py)` \| `(?P<function>[\w.]+)` \|")
@@ -78,6 +81,27 @@ def test_the_tours_of_chapter_01_are_what_happens(tmp_path: Path) -> None:
         with case(work):
             assert missing(tour, calls_of(work)) == []
     log.close()
+
+
+def test_the_tours_of_chapter_02_are_what_happens() -> None:
+    files, config = MemoryFiles(), LogConfig(segment_bytes=400, index_interval_bytes=100)
+    log = SegmentedLog.open(files, "data/orders-0", config)
+    while log._active.size + len(a_batch()) <= config.segment_bytes:
+        log.append(a_batch())
+
+    def read() -> None:
+        log.read(3, bytes_max=1000).read()
+
+    def reopen() -> None:
+        SegmentedLog.open(files, "data/orders-0", config, recovery_point=2)
+
+    for tour, work in zip(
+        tours("02-segments-index/lessons/06-looking-back.md"),
+        (lambda: log.append(a_batch()), read, reopen),
+        strict=True,
+    ):
+        with case(work):
+            assert missing(tour, calls_of(work)) == []
 
 
 def test_a_step_that_is_not_called_in_its_place_is_found() -> None:
