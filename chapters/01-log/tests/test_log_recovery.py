@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from log_cases import each_case
 from log_strategies import small_batch
 
-from minibroker.log.batch import ATTRIBUTES_AT, CRC_AT, HEADER_SIZE, LEADER_EPOCH_AT, LENGTH_AT, batches, read_header, stamp
+from minibroker.log.batch import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    HEADER_SIZE,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    batches,
+    read_header,
+    stamp,
+)
 from minibroker.log.errors import CorruptBatch
 from minibroker.log.interfaces import File
 from minibroker.log.logfile import EVERY_APPEND, NEVER, FlushPolicy, LogFile

@@ -1,6 +1,6 @@
 """Draws the concepts of this chapter: a request's bytes, keys and partitions, the answer to a fetch, waiting requests.
 
-Run it with `python chapters/03-partitions/bench/draw_concepts.py docs/chapters/03-partitions/figures`.
+Run it with `python chapters/03-partitions/bench/draw_partitions.py docs/chapters/03-partitions/figures`.
 """
 
 import sys
