@@ -132,7 +132,9 @@ class DataDirectory:
         """Remove many partitions, with one flush for all renames. Return the error of each partition that failed."""
         failures: dict[TopicPartition, OSError] = {}
         doomed: list[str] = []
-        for partition in partitions:
+        leaving = list(partitions)
+        self._forget(leaving)
+        for partition in leaving:
             try:
                 doomed.append(self._rename(partition, "delete"))
             except OSError as error:
@@ -146,12 +148,28 @@ class DataDirectory:
 
     def set_aside(self, partition: TopicPartition) -> str:
         """Rename the directory of a partition that is not in the metadata; return the new name."""
+        self._forget([partition])
         name = self._rename(partition, "stray")
         self._files.fsync_directory(self._path)
         return name
 
+    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
+        """Remove partitions from all checkpoints, before their directories are renamed.
+
+        After a crash, a partition with a recovery point and without a directory counts as `missing`. So its recovery
+        point leaves the disk first.
+        """
+        for partition in partitions:
+            self._drop_offsets(partition)
+        self._try_to_write(RECOVERY_POINTS)
+
+    def _drop_offsets(self, partition: TopicPartition) -> None:
+        for offsets in self._checkpoints.values():
+            offsets.pop(partition, None)
+        self._deleted.add(partition)
+
     def _rename(self, partition: TopicPartition, reason: str) -> str:
-        """Rename a partition's directory, and remove the partition from all checkpoints."""
+        """Rename a partition's directory."""
         suffix = f"-{partition.partition}.{self._token()}-{reason}"
         target = f"{self._path}/{partition.topic[: NAME_BYTES_MAX - len(suffix)]}{suffix}"
         self._files.rename(self.directory_of(partition), target)
@@ -159,9 +177,8 @@ class DataDirectory:
         if log is not None:
             log.release_files()
         self._unopened.discard(partition)
-        for offsets in self._checkpoints.values():
-            offsets.pop(partition, None)
-        self._deleted.add(partition)
+        # A flush on the background thread may have noted an offset since `_forget`.
+        self._drop_offsets(partition)
         return target
 
     def _try_to_remove(self, directory: str) -> None:
