@@ -43,7 +43,7 @@ class Heartbeats:
         self._image = image
         self._is_active = is_active
         self._heard_ms = 0
-        """When this node sent the last heartbeat that a controller on another node has accepted."""
+        """When this node sent the last heartbeat after which a controller on another node had not fenced it."""
         self._trouble = LastingFailure(log)
         self.unfenced = asyncio.Event()
         """Set once the controller lets this broker serve clients."""
@@ -76,7 +76,7 @@ class Heartbeats:
             # A controller that was just elected may not know the registration yet.
             code = known_code(response.error_code)
             self._trouble.note("the controller refuses the heartbeats of node %d: %s", self._me.node_id, code.name)
-        elif not (was_active or self._is_active()):
+        elif not (response.is_fenced or was_active or self._is_active()):
             # A deposed controller may accept its own heartbeats for a while. So only those to another node count.
             self._heard_ms = sent_ms
         if not response.error_code:
