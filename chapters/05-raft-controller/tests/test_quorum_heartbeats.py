@@ -1,15 +1,19 @@
-"""Claims about the heartbeats of a broker, which tell it whether it may still lead."""
+"""Claims about the heartbeats of a broker, which tell it whether it may still lead, and about missing ones."""
 
 import asyncio
 import contextlib
 
 import pytest
+from cases import case
 
+from minibroker.controller.lifecycle import FenceBroker
 from minibroker.controller.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from minibroker.metadata.authority import Proposal
 from minibroker.metadata.configs import NodeConfig
-from minibroker.metadata.image import Image
+from minibroker.metadata.image import BrokerImage, Image
 from minibroker.partitions.errors import Disconnect
 from minibroker.quorum import heartbeats
+from minibroker.quorum.duties import Duties
 from minibroker.quorum.heartbeats import Heartbeats
 from minibroker.replicas.fetching import Incarnation
 from minibroker.wire.codes import ErrorCode
@@ -45,3 +49,24 @@ def test_a_broker_that_the_controller_has_fenced_does_not_count_as_heard(monkeyp
     asyncio.run(run())
     assert before == [True, True, True]
     beating.check_heard()
+
+
+class FakeAuthority:
+    """An active controller with live brokers, each with the epoch 5."""
+
+    def __init__(self, *brokers: int) -> None:
+        registered = {it: BrokerImage(it, "", 0, None, False, b"", 5) for it in brokers}
+        self.image = Image(brokers=registered)
+        self.fenced: list[int] = []
+
+    def propose(self, command: FenceBroker) -> Proposal[bool]:
+        self.fenced.append(command.broker_id)
+        return Proposal()
+
+
+def test_a_busy_controller_does_not_fence_the_broker_of_its_own_process() -> None:
+    for epoch, fenced in ((5, [2]), (-1, [1, 2])):
+        with case(f"this process has registered with the broker epoch {epoch}"):
+            authority = FakeAuthority(1, 2)
+            Duties(NodeConfig(), Incarnation(1, epoch)).fence_silent(authority, 10**6)  # type: ignore[arg-type]
+            assert authority.fenced == fenced

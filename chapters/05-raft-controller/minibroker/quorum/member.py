@@ -84,7 +84,7 @@ class QuorumMember(Membership):
         self._config = config = machine.config
         self._is_voter = "controller" in process_roles(config)
         self._is_broker = "broker" in process_roles(config)
-        self._duties = Duties(config)
+        self._duties = Duties(config, self.me)
         self._recovery = Recovery(self.peers, lambda: self.authority.image, lambda: self.authority.image.live_brokers())
         self._registration = Registration(machine, self.me, self._ask_for_registration, lambda: self.authority.image)
         self.heartbeats = Heartbeats(
