@@ -125,8 +125,10 @@ class DataDirectory:
 
     def delete_log(self, partition: TopicPartition) -> None:
         """Remove a partition. Its directory is renamed first, so that a crash leaves either all of it or nothing."""
-        for error in self.delete_logs([partition]).values():
-            raise error
+        failures = self.delete_logs([partition])
+        if failures:
+            # No variable keeps the error: it would refer to itself, through its traceback and this call.
+            raise failures.popitem()[1]
 
     def delete_logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OSError]:
         """Remove many partitions, with one flush for all renames. Return the error of each partition that failed."""
@@ -138,7 +140,7 @@ class DataDirectory:
             try:
                 doomed.append(self._rename(partition, "delete"))
             except OSError as error:
-                failures[partition] = error
+                failures[partition] = error.with_traceback(None)
         if doomed:
             self._files.fsync_directory(self._path)
         # A file that cannot be removed now is removed at the next start. A reader's slice keeps its file open.
@@ -159,9 +161,11 @@ class DataDirectory:
         After a crash, a partition with a recovery point and without a directory counts as `missing`. So its recovery
         point leaves the disk first.
         """
-        for partition in partitions:
+        known = [it for it in partitions if it in self._checkpoints[RECOVERY_POINTS]]
+        for partition in known:
             self._drop_offsets(partition)
-        self._try_to_write(RECOVERY_POINTS)
+        if known:
+            self._try_to_write(RECOVERY_POINTS)
 
     def _drop_offsets(self, partition: TopicPartition) -> None:
         for offsets in self._checkpoints.values():
