@@ -209,24 +209,23 @@ def cut_off(scene: Scene) -> str:
 
 
 def moves(scene: Scene) -> str:
-    """Every partition loses a replica and gets it back, and a node is killed during each of the two moves."""
-    first, words = scene.victim()
-    _move(scene, [it[:2] for it in REPLICAS], first)
-    second, more_words = scene.victim()
-    _move(scene, REPLICAS, second)
-    return f"{words}, {more_words}"
+    """Every partition loses a replica and gets it back. One node or all are killed during each of the two moves."""
+    return ", then ".join(_move(scene, it) for it in ([replicas[:2] for replicas in REPLICAS], REPLICAS))
 
 
-def _move(scene: Scene, replicas: Iterable[list[int]], victim: int) -> None:
+def _move(scene: Scene, replicas: Iterable[list[int]]) -> str:
+    number, words = scene.victim()
+    victims = scene.chance.choice([[number], scene.some(3)])
     wanted = {TopicPartition(scene.topic, number): nodes for number, nodes in enumerate(replicas)}
     scene.ask("the move begins", lambda client: reassign_partitions(client, wanted))
     scene.wait(0.5)
-    scene.cluster[victim].kill()
+    scene.end(victims, Node.kill)
     scene.wait(LASTS_S)
-    # With two replicas, the writes of some partitions have waited for this one.
-    scene.start([victim])
+    # With two replicas, the writes of some partitions have waited for these nodes.
+    scene.start(victims)
     scene.ask("the move ends", lambda client: not list_reassignments(client))
     scene.await_acks()
+    return words if victims == [number] else _nodes(victims)
 
 
 def deletions(scene: Scene) -> str:

@@ -1,5 +1,6 @@
 """Nodes whose disk and clock fail when a test says so. The program that they run is `failing_disk.py`."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -42,6 +43,10 @@ class FailingNode(QuorumNode):
 
     def last_words(self) -> list[str]:
         return self.logs[-1].read_text().splitlines()
+
+    def dump_stacks(self) -> None:
+        """Let the node write to its log what its threads and tasks do."""
+        self._signal(signal.SIGUSR1)
 
     def restart(self) -> None:
         self.mend()

@@ -522,6 +522,19 @@ def test_a_shutdown_is_not_clean_while_another_log_was_left_unchecked() -> None:
     assert not DataDirectory(files, "data").is_clean
 
 
+@each_case("remove", [DataDirectory.delete_log, DataDirectory.set_aside])
+def test_a_log_that_was_removed_is_not_missing_after_a_crash(remove: Callable[..., object]) -> None:
+    files = MemoryFiles()
+    data = DataDirectory(files, "data")
+    filled(data, 20)
+    data.close()
+    data = DataDirectory(files, "data")
+    data.open_log(PARTITION, SMALL)
+    remove(data, PARTITION)
+    files.crash()
+    assert DataDirectory(files, "data").missing == {}
+
+
 def test_rolling_advances_the_recovery_point_checkpoint() -> None:
     files = MemoryFiles()
     log = DataDirectory(files, "data").open_log(PARTITION, SMALL)

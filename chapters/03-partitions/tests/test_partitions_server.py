@@ -1,6 +1,7 @@
 """The server on a real socket, inside the test's own loop: order, waiting, limits, and stopping."""
 
 import asyncio
+import gc
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -504,6 +505,28 @@ def test_other_clients_are_answered_between_the_slices_of_a_long_request() -> No
             assert answered > 1, type(long).__name__
             _, response = await client.receive(long, version)
             assert len(response.topics if version == 12 else response.responses) == 20_000
+
+    run(test)
+
+
+def test_a_request_in_slices_is_freed_without_the_garbage_collector() -> None:
+    """A cycle of references would keep thousands of objects until a full collection, which stops the broker."""
+
+    async def test(served: ServedBroker) -> None:
+        served.broker.registry.elements_max = 100_000
+        long = metadata_of(20_000)
+        client = await served.connect()
+        gc.collect()
+        gc.disable()
+        try:
+            client.send(long)
+            await client.receive(long)
+            await until(lambda: len(served.broker.waiting) == 0)
+            client.send(metadata_of(0))
+            await client.receive(metadata_of(0))
+            assert gc.collect() < 1000
+        finally:
+            gc.enable()
 
     run(test)
 

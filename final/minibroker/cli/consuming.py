@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.tables.metadata import MetadataResponseTopic
 
 POLL_MS = 1000
+_KILLED = 128  # a shell adds the number of the signal
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,13 @@ def read(consumer: Consumer, stops: Mapping[TopicPartition, int]) -> Iterator[tu
 def consume_in_group(
     bootstrap: str, membership: Membership, *, count_max: int | None, exits_at_end: bool, write: Piece
 ) -> None:
-    """Read as a member of a group; with `exits_at_end`, until the group has committed each partition's present end."""
+    """Read as a member of a group; with `exits_at_end`, until the group has committed each partition's present end.
+
+    Ctrl-C and SIGTERM leave the group, so that the other members need not wait until the session has expired.
+    """
     if count_max == 0:
         return
+    signal.signal(signal.SIGTERM, _end)
     reset = OffsetReset.EARLIEST if membership.is_beginning else OffsetReset.LATEST
     protocol = None if membership.protocol is None else GroupProtocol(membership.protocol)
     with connected(bootstrap) as client:
@@ -138,6 +144,10 @@ def consume_in_group(
             left = count_max
             while left != 0 and not (exits_at_end and has_reached(consumer, ends)):
                 left = _copy(consumer, write, left)
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(_KILLED + number)
 
 
 def _topics(client: Client, membership: Membership) -> list[MetadataResponseTopic]:

@@ -1,8 +1,8 @@
 """The program itself: finds the command, runs it, and turns its outcome into an exit code.
 
-Exit codes: 0 is success, 1 a failure, 2 wrong usage, 130 an interruption by Ctrl-C. An expected failure is one line on
-stderr. If the reader of stdout ends early, as `head` does, the program ends without a message. Any other exception is a
-bug and shows its traceback.
+Exit codes: 0 is success, 1 a failure, 2 wrong usage, 130 an interruption by Ctrl-C, 143 the end of a group's member by
+SIGTERM. An expected failure is one line on stderr. If the reader of stdout ends early, as `head` does, the program ends
+without a message. Any other exception is a bug and shows its traceback.
 """
 
 import importlib

@@ -262,19 +262,15 @@ class Server:
 
     def _take_turns(self, parked: Parked[Response], turn: Turn) -> None:
         """Wake a request in slices in turn after turn, until it is done. Other clients are served in between."""
-        loop = asyncio.get_running_loop()
+        delay_s = _PAUSE_S if turn.is_pausing else _BETWEEN_SLICES_S
+        asyncio.get_running_loop().call_later(delay_s, self._take_turn, parked, turn)
 
-        def take_turn() -> None:
-            if not (parked.is_over or turn.is_over):
-                turn.is_due = True
-                self._waiting.wake(turn)
-                self._waiting.settle()
-                again()
-
-        def again() -> None:
-            loop.call_later(_PAUSE_S if turn.is_pausing else _BETWEEN_SLICES_S, take_turn)
-
-        again()
+    def _take_turn(self, parked: Parked[Response], turn: Turn) -> None:
+        if not (parked.is_over or turn.is_over):
+            turn.is_due = True
+            self._waiting.wake(turn)
+            self._waiting.settle()
+            self._take_turns(parked, turn)
 
     def _arm(self) -> None:
         """Set the timer to the earliest deadline."""

@@ -137,12 +137,13 @@ class Store:
             if new.topics.get(topic.name) is not topic:
                 gone |= self._only_in(topic, new)
         self._delete(gone)
+        # The configuration comes first: a change of a partition may follow from it.
+        if new.configs is not old.configs:
+            self._configure()
         for topic in new.topics.values():
             if old.topics.get(topic.name) is not topic:
                 self._open(topic, self._only_in(topic, old), is_new=True)
                 self._report_changes(topic, _same_topic(topic, old))
-        if new.configs is not old.configs:
-            self._configure()
 
     def _only_in(self, topic: TopicImage, other: Image) -> dict[TopicPartition, PartitionImage]:
         """The partitions of a topic that this node hosts in one image, but not in the other."""

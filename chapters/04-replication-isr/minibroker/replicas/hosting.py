@@ -7,6 +7,7 @@ tasks that fetch for followers, and the checkpoint of high watermarks. The metad
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.configs import NodeConfig, TopicConfig
@@ -16,7 +17,7 @@ from minibroker.partitions.machine import Machine
 from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.registry import Registry
 from minibroker.partitions.server import Tracer
-from minibroker.partitions.slices import in_parts
+from minibroker.partitions.slices import PARTITIONS, Inner, in_parts
 from minibroker.partitions.store import Store
 from minibroker.replicas import access, epoch_file
 from minibroker.replicas.disk import WatchedFiles, disk_usage, loses_records
@@ -150,8 +151,10 @@ class Hosted:
     def add_handlers(self, registry: Registry, store: Store) -> None:
         """Serve the APIs that only a replica can answer."""
         epochs = OffsetForLeaderEpoch(store, self.replica)
-        registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, in_parts(epochs, "topics", "topics", size=500))
-        registry.add(ApiKey.DESCRIBE_PRODUCERS, in_parts(DescribeProducers(store), "topics", "topics", size=500))
+        in_slices = partial(in_parts, requested="topics", answered="topics", size=500)
+        registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, in_slices(epochs, inner=PARTITIONS))
+        by_index = Inner("partition_indexes", "partitions")
+        registry.add(ApiKey.DESCRIBE_PRODUCERS, in_slices(DescribeProducers(store), inner=by_index))
         registry.add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(store.logs, lambda: disk_usage(self._machine.path)))
         log_info = GetReplicaLogInfo(store.topic_name, self.replica, lambda: self._cluster.me.broker_epoch)
         registry.add(ApiKey.GET_REPLICA_LOG_INFO, log_info)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from minibroker.client.errors import known_code
-from minibroker.metadata.image import BrokerImage, Image
+from minibroker.metadata.image import BrokerImage, Image, PartitionImage
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.identity import Identity, new_id_bytes
 from minibroker.partitions.machine import Machine
@@ -46,11 +46,14 @@ class Registration:
         return epoch_file.previous_broker_epoch(machine.files, machine.path, boot=boot, is_clean=machine.data.is_clean)
 
     def is_something_lost(self, image: Image) -> bool:
-        """Whether logs were removed from the data directory. The logs of deleted topics do not count."""
-        lost = [name.directory for name in self._machine.data.missing if image.partition(name) is not None]
+        """Whether logs were removed from the data directory. Only logs that this node should have count."""
+        lost = [name.directory for name in self._machine.data.missing if self._is_here(image.partition(name))]
         if lost:
             log.error("the log %s and %d more are missing: this node leaves all in-sync sets", lost[0], len(lost) - 1)
         return bool(lost)
+
+    def _is_here(self, partition: PartitionImage | None) -> bool:
+        return partition is not None and self._me.node_id in partition.replicas
 
     # Registering ------------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,9 @@ class Heartbeats:
         self._image = image
         self._is_active = is_active
         self._heard_ms = 0
-        """When this node sent the last heartbeat that a controller on another node has accepted."""
+        """When this node sent the last heartbeat after which a controller on another node had not fenced it."""
+        self._is_fenced = True
+        """Whether this broker was fenced when the controller last answered."""
         self._trouble = LastingFailure(log)
         self.unfenced = asyncio.Event()
         """Set once the controller lets this broker serve clients."""
@@ -55,7 +57,8 @@ class Heartbeats:
         interval_s = BROKER_HEARTBEAT_INTERVAL_MS.of(self._config) / 1000
         while True:
             await self._beat()
-            if self._leaving.is_set() or not self.unfenced.is_set():
+            if self._leaving.is_set() or self._is_fenced:
+                # The controller waits for this broker, or this broker for the controller.
                 await asyncio.sleep(_RETRY_S)
                 continue
             with contextlib.suppress(TimeoutError):
@@ -76,11 +79,12 @@ class Heartbeats:
             # A controller that was just elected may not know the registration yet.
             code = known_code(response.error_code)
             self._trouble.note("the controller refuses the heartbeats of node %d: %s", self._me.node_id, code.name)
-        elif not (was_active or self._is_active()):
+        elif not (response.is_fenced or was_active or self._is_active()):
             # A deposed controller may accept its own heartbeats for a while. So only those to another node count.
             self._heard_ms = sent_ms
         if not response.error_code:
             self._trouble.end()
+            self._is_fenced = response.is_fenced
         if response.should_shut_down:
             self._may_leave.set()
         elif not response.error_code and not response.is_fenced:
