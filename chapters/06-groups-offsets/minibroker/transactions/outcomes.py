@@ -39,6 +39,9 @@ class Transactions:
         """The state of an id, or None if it is unknown."""
         return self._states.get(transactional_id)
 
+    def __len__(self) -> int:
+        return len(self._states)
+
     def items(self) -> Iterator[tuple[str, Transaction]]:
         """All ids with their states."""
         return iter(list(self._states.items()))
