@@ -5,7 +5,7 @@ from transactions_stage import V1, V2, A, B, Stage
 
 from minibroker.transactions.core import TRANSACTION_VERSION_2
 from minibroker.transactions.shard import PARKED_MS_MAX
-from minibroker.transactions.state import EPOCH_GIVEN_MAX, EPOCH_MAX, Producer, Transaction
+from minibroker.transactions.ids import EPOCH_GIVEN_MAX, EPOCH_MAX, Producer, Transaction
 from minibroker.transactions.transitions import NEXT, PREPARED, TransactionState
 from minibroker.wire.codes import ErrorCode
 

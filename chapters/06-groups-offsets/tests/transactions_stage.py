@@ -19,7 +19,7 @@ from minibroker.transactions.keys import TransactionSettings
 from minibroker.transactions.outcomes import Markers
 from minibroker.transactions.records import TransactionRecord, decode, encode
 from minibroker.transactions.shard import TransactionShard, TransactionStep
-from minibroker.transactions.state import Producer, Transaction
+from minibroker.transactions.ids import Producer, Transaction
 from minibroker.transactions.tables.end_txn import EndTxnRequest
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.init_producer_id import InitProducerIdRequest

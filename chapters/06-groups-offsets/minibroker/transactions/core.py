@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.transactions.errors import TransactionRefused
-from minibroker.transactions.state import (
+from minibroker.transactions.ids import (
     EPOCH_GIVEN_MAX,
     EPOCH_MAX,
     NO_EPOCH,

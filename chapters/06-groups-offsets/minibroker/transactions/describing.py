@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from minibroker.transactions.outcomes import Transactions
 from minibroker.transactions.records import by_topic
-from minibroker.transactions.state import Transaction
+from minibroker.transactions.ids import Transaction
 from minibroker.transactions.tables.describe_transactions import DescribedTransaction, DescribedTransactionTopic
 from minibroker.transactions.tables.list_transactions import ListedTransaction, ListTransactionsRequest
 from minibroker.transactions.transitions import COMPLETED, TransactionState

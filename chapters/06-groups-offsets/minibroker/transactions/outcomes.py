@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from minibroker.segments.checkpoint import TopicPartition
-from minibroker.transactions.state import Producer, Transaction
+from minibroker.transactions.ids import Producer, Transaction
 from minibroker.transactions.transitions import PREPARED, TransactionState
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from minibroker.groups.records import CorruptRecord
 from minibroker.segments.checkpoint import TopicPartition
-from minibroker.transactions.state import NO_EPOCH, NO_PRODUCER_ID, Transaction
+from minibroker.transactions.ids import NO_EPOCH, NO_PRODUCER_ID, Transaction
 from minibroker.transactions.transitions import TransactionState
 from minibroker.wire.errors import WireError
 from minibroker.wire.schema import Message, Struct, array, decode_whole, int8, int16, int32, int64, string

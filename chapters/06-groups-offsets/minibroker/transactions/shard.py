@@ -24,7 +24,7 @@ from minibroker.transactions.errors import TransactionRefused
 from minibroker.transactions.keys import TransactionSettings
 from minibroker.transactions.outcomes import Transactions
 from minibroker.transactions.records import TransactionRecord
-from minibroker.transactions.state import NO_EPOCH, NO_PRODUCER_ID, Producer, Transaction
+from minibroker.transactions.ids import NO_EPOCH, NO_PRODUCER_ID, Producer, Transaction
 from minibroker.transactions.tables.describe_transactions import DescribeTransactionsResponse
 from minibroker.transactions.tables.end_txn import EndTxnRequest, EndTxnResponse
 from minibroker.transactions.tables.list_transactions import ListedTransaction, ListTransactionsResponse
