@@ -27,7 +27,7 @@ from minibroker.groups.tables.sync_group import SyncGroupResponse
 from minibroker.wire.codes import ErrorCode
 
 
-def _syncs_at_once(self: Coordinator, reply: Reply) -> None:
+def _syncs_at_once(self: Coordinator[GroupShard], reply: Reply) -> None:
     """An assignment is answered before its record is replicated."""
     if isinstance(reply.response, SyncGroupResponse):
         self._answer(reply)

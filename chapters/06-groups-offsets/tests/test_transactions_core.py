@@ -3,9 +3,10 @@
 from cases import case
 from transactions_stage import V1, V2, A, B, Stage
 
+from minibroker.groups.pending import Producer
 from minibroker.transactions.core import TRANSACTION_VERSION_2
+from minibroker.transactions.ids import EPOCH_GIVEN_MAX, EPOCH_MAX, Transaction
 from minibroker.transactions.shard import PARKED_MS_MAX
-from minibroker.transactions.ids import EPOCH_GIVEN_MAX, EPOCH_MAX, Producer, Transaction
 from minibroker.transactions.transitions import NEXT, PREPARED, TransactionState
 from minibroker.wire.codes import ErrorCode
 
@@ -26,7 +27,7 @@ def test_a_transaction_is_decided_by_one_record_and_complete_after_its_markers()
     assert stage.end(who) == who
     assert stage.label == "PrepareCommit"
     (order,) = stage.orders()
-    assert (order.producer, order.is_commit, order.partitions) == (who, True, {A, B})
+    assert (order.producer, order.is_commit, order.partitions) == (who, True, frozenset({A, B}))
     stage.mark(A)
     assert stage.label == "PrepareCommit"
     stage.mark(B)

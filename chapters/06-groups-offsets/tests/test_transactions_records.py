@@ -5,8 +5,8 @@ from cases import case
 
 from minibroker.groups.records import CorruptRecord
 from minibroker.segments.checkpoint import TopicPartition
-from minibroker.transactions.records import TransactionRecord, decode, encode, encode_value
 from minibroker.transactions.ids import Transaction
+from minibroker.transactions.records import TransactionRecord, decode, encode, encode_value
 from minibroker.transactions.transitions import TransactionState
 
 EMPTY = Transaction(7, 0, 60_000, TransactionState.EMPTY, 8)

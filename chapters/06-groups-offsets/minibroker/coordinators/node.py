@@ -2,7 +2,7 @@
 
 from minibroker.controller.placement import place_on_racks
 from minibroker.coordinators.features import FINALIZED, SUPPORTED
-from minibroker.coordinators.hosting import GroupCoordinators
+from minibroker.coordinators.group_hosting import GroupCoordinators
 from minibroker.coordinators.internal_topics import rules_for
 from minibroker.metadata.configs import NodeConfig
 from minibroker.partitions.node import Node

@@ -16,6 +16,7 @@ transaction then has an old epoch, and is refused.
 
 from collections.abc import Callable
 
+from minibroker.groups.pending import Producer
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.transactions.errors import TransactionRefused
 from minibroker.transactions.ids import (
@@ -24,7 +25,6 @@ from minibroker.transactions.ids import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_TIME,
-    Producer,
     Transaction,
 )
 from minibroker.transactions.transitions import COMPLETED, NEXT, PREPARED, Cause, TransactionState

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
+from minibroker.transactions.ids import Transaction
 from minibroker.transactions.outcomes import Transactions
 from minibroker.transactions.records import by_topic
-from minibroker.transactions.ids import Transaction
 from minibroker.transactions.tables.describe_transactions import DescribedTransaction, DescribedTransactionTopic
 from minibroker.transactions.tables.list_transactions import ListedTransaction, ListTransactionsRequest
 from minibroker.transactions.transitions import COMPLETED, TransactionState

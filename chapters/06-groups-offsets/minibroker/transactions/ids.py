@@ -7,6 +7,7 @@ transactional id ──▶ producer id and epoch       the epoch rises, and fenc
 
 from typing import NamedTuple
 
+from minibroker.groups.pending import Producer
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.transactions.transitions import TransactionState
 
@@ -17,13 +18,6 @@ NO_TIME = -1
 EPOCH_MAX = 2**15 - 1
 EPOCH_GIVEN_MAX = EPOCH_MAX - 1
 """The largest epoch that a producer gets. The largest of all is kept, so that its last transaction can be fenced."""
-
-
-class Producer(NamedTuple):
-    """A producer id and an epoch: the identity of one incarnation of a producer."""
-
-    id: int
-    epoch: int
 
 
 class Transaction(NamedTuple):

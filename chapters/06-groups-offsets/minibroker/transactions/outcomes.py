@@ -10,8 +10,9 @@ again:
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from minibroker.groups.pending import Producer
 from minibroker.segments.checkpoint import TopicPartition
-from minibroker.transactions.ids import Producer, Transaction
+from minibroker.transactions.ids import Transaction
 from minibroker.transactions.transitions import PREPARED, TransactionState
 
 

@@ -13,18 +13,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+from minibroker.groups.pending import Producer
 from minibroker.groups.steps import Reply, Ticket
 from minibroker.metadata.image import Image
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.transactions import core, records
 from minibroker.transactions.describing import described, listed
 from minibroker.transactions.errors import TransactionRefused
+from minibroker.transactions.ids import NO_EPOCH, NO_PRODUCER_ID, Transaction
 from minibroker.transactions.keys import TransactionSettings
 from minibroker.transactions.outcomes import Transactions
 from minibroker.transactions.records import TransactionRecord
-from minibroker.transactions.ids import NO_EPOCH, NO_PRODUCER_ID, Producer, Transaction
 from minibroker.transactions.tables.describe_transactions import DescribeTransactionsResponse
 from minibroker.transactions.tables.end_txn import EndTxnRequest, EndTxnResponse
 from minibroker.transactions.tables.list_transactions import ListedTransaction, ListTransactionsResponse
@@ -45,6 +46,8 @@ class TransactionStep:
     records: list[TransactionRecord] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     on_refused: Callable[[ErrorCode], "TransactionStep"] | None = None
+    producer: ClassVar[None] = None
+    marker: ClassVar[None] = None
 
     def refused(self, code: ErrorCode) -> "TransactionStep":
         """The step to use instead if the log refuses the records. By default, every reply becomes a refusal."""
@@ -97,7 +100,7 @@ class TransactionShard:
 
     # Records ----------------------------------------------------------------------------------------------------------
 
-    def replay(self, record: TransactionRecord, offset: int) -> None:
+    def replay(self, record: TransactionRecord, offset: int, producer: Producer | None = None) -> None:  # noqa: ARG002
         """Apply a record of the log while the shard is being loaded."""
         self.transactions.apply(record.transactional_id, record.value, offset)
 
@@ -107,9 +110,18 @@ class TransactionShard:
         self._abort_ms = now_ms + settings.abort_interval_ms
         self._remove_ms = now_ms + settings.remove_interval_ms
 
-    def apply(self, record: TransactionRecord, offset: int, now_ms: int) -> None:  # noqa: ARG002
+    def apply(
+        self,
+        record: TransactionRecord,
+        offset: int,
+        now_ms: int,  # noqa: ARG002
+        producer: Producer | None = None,  # noqa: ARG002
+    ) -> None:
         """Apply a record that this shard has returned in a step."""
         self.transactions.apply(record.transactional_id, record.value, offset)
+
+    def apply_marker(self, producer_id: int, *, is_commit: bool) -> None:
+        """No transaction writes to `__transaction_state`, so there are no markers."""
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
