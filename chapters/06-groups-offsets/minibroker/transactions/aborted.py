@@ -111,7 +111,8 @@ class AbortedIndex:
 
         Returns the offset from which the log must be read again: `upto_offset`, or less if a file is damaged.
         """
-        self._close()
+        # After a truncation, the entries that stay must be flushed like all others.
+        self.flush()
         self._read.clear()
         self._bases = _bases(names)
         for base in self._bases:
@@ -167,7 +168,9 @@ class AbortedIndex:
             if not self._is_named:
                 self._files.fsync_directory(self._directory)
                 self._is_named = True
-            self._close()
+            for file in self._dirty.values():
+                file.close()
+            self._dirty.clear()
 
     def refresh(self) -> None:
         """Segments were deleted, perhaps with their files of this index."""
@@ -209,11 +212,6 @@ class AbortedIndex:
             for base in [it for it in self._read if it not in self._dirty][:-_FILES_READ_MAX]:
                 del self._read[base]
         return entries
-
-    def _close(self) -> None:
-        for file in self._dirty.values():
-            file.close()
-        self._dirty.clear()
 
 
 def _bases(names: Iterable[str]) -> list[int]:

@@ -135,6 +135,9 @@ class TransactionLog(Companion):
         """Take the open transactions from the producers, which have loaded a snapshot, and go on from there."""
         self._log_start_offset = log_start_offset
         self._segments = self._segments or [log_start_offset]
+        if self._producers.snapshot_offset == log_start_offset:
+            # There is no snapshot, so the whole log is read, and the whole index is made again.
+            self._indexed_upto = self._index.open(self._files.list(self._directory), upto_offset=log_start_offset)
         known = self._producers.producers.items()
         firsts = [(it.current_txn_first_offset, producer_id) for producer_id, it in known]
         # Rules refer to this dictionary, so it stays the same object.
