@@ -22,6 +22,7 @@ from minibroker.groups.classic_members import Member, Members
 from minibroker.groups.classic_timers import NEVER
 from minibroker.groups.consumer_members import MemberState
 from minibroker.groups.errors import GroupRefused
+from minibroker.groups.shard import GroupShard
 from minibroker.groups.steps import Reply, Step
 from minibroker.groups.tables.sync_group import SyncGroupResponse
 from minibroker.wire.codes import ErrorCode
