@@ -4,8 +4,8 @@ from cases import case
 from transactions_stage import V1, V2, A, B, Stage
 
 from minibroker.groups.pending import Producer
-from minibroker.transactions.core import TRANSACTION_VERSION_2
 from minibroker.transactions.ids import EPOCH_GIVEN_MAX, EPOCH_MAX, Transaction
+from minibroker.transactions.markers import TRANSACTION_VERSION_2
 from minibroker.transactions.shard import PARKED_MS_MAX
 from minibroker.transactions.transitions import NEXT, PREPARED, TransactionState
 from minibroker.wire.codes import ErrorCode

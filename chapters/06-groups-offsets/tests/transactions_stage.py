@@ -14,10 +14,10 @@ from test_groups_offsets import IMAGE
 from minibroker.groups.pending import Producer
 from minibroker.metadata.configs import NodeConfig
 from minibroker.segments.checkpoint import TopicPartition
-from minibroker.transactions.core import TRANSACTION_VERSION_2
 from minibroker.transactions.errors import TransactionRefused
 from minibroker.transactions.ids import Transaction
 from minibroker.transactions.keys import TransactionSettings
+from minibroker.transactions.markers import TRANSACTION_VERSION_2
 from minibroker.transactions.outcomes import Markers
 from minibroker.transactions.records import TransactionRecord, decode, encode
 from minibroker.transactions.shard import TransactionShard, TransactionStep

@@ -10,6 +10,7 @@ from minibroker.coordinators.hosting import Coordinators
 from minibroker.coordinators.internal_topics import offsets_topic, replication_factor_of
 from minibroker.coordinators.regexes import compiled
 from minibroker.coordinators.state_topics import StateTopic
+from minibroker.coordinators.txn_commits import TransactionalCommits, marker_ticket, write_marker
 from minibroker.groups.keys import GroupSettings
 from minibroker.groups.shard import GroupShard
 from minibroker.metadata.config_keys import ConfigResource
@@ -20,7 +21,11 @@ from minibroker.partitions.registry import Registry
 from minibroker.partitions.slices import in_parts
 from minibroker.partitions.store import Store
 from minibroker.replicas.membership import Membership
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.transactions.markers import Marker
+from minibroker.transactions.verifying import Verifier
 from minibroker.wire.apis import ApiKey
+from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.create_topics import CreatableTopic
 
 _KEYS_PER_TURN = 1000
@@ -39,13 +44,18 @@ class GroupCoordinators(Coordinators[GroupShard]):
         *,
         may_be_fenced: Callable[[], bool],
         other_topics: Mapping[int, StateTopic] | None = None,
+        verifier: Verifier | None = None,
     ) -> None:
-        """`other_topics` are those of the other coordinators that FindCoordinator finds, by the type of key."""
+        """`other_topics` are those of the other coordinators that FindCoordinator finds, by the type of key.
+
+        `verifier` asks the coordinators of transactions. Without one, no offset can be part of a transaction.
+        """
         super().__init__(machine, cluster, may_be_fenced=may_be_fenced)
         self._settings: dict[str, GroupSettings] = {}
         self.topic = StateTopic(GROUP_METADATA_TOPIC, cluster, self._creation)
         self._topics = {GROUP_KEY: self.topic, **(other_topics or {})}
         self._handlers = GroupHandlers(self.pass_on, self.coordinators)
+        self._verifier = verifier
 
     def _creation(self) -> CreatableTopic:
         return offsets_topic(self.settings(), replication_factor_of(self._machine.config, self._image))
@@ -56,6 +66,13 @@ class GroupCoordinators(Coordinators[GroupShard]):
         find = FindCoordinator(self._topics, lambda: self._image, may_be_fenced=self._may_be_fenced)
         registry.add(ApiKey.FIND_COORDINATOR, in_parts(find, "coordinator_keys", "coordinators", size=_KEYS_PER_TURN))
         self._handlers.add_handlers(registry)
+        if self._verifier is not None:
+            registry.add(ApiKey.TXN_OFFSET_COMMIT, TransactionalCommits(self.pass_on, self.topic, self._verifier))
+
+    def write(self, name: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
+        """Write a marker into a partition of `__consumer_offsets`, as the only writer of the partition."""
+        ticket, partition = marker_ticket(done), self._store.partition(*name)
+        self.pass_to(name, ticket, lambda shard, now_ms: write_marker(partition, marker, ticket, shard, now_ms))
 
     def _on_image(self, old: Image, new: Image) -> None:
         if new.configs is not old.configs:

@@ -1,6 +1,6 @@
 """Internal topics: how they are created, and which rules their batches must meet. A pure module."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from minibroker.groups.keys import OFFSETS_TOPIC_REPLICATION_FACTOR, GroupSettings
 from minibroker.metadata.config_keys import ConfigKey
@@ -22,9 +22,9 @@ CREATE_MS_MAX = 10_000
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 
-def rules_for(name: TopicPartition) -> Rules:
-    """The admission rules of a partition: only coordinators write to internal topics."""
-    return _internal_rules if is_internal(name.topic) else rules_of
+def rules_for(name: TopicPartition, others: Callable[[TopicPartition], Rules] = lambda _name: rules_of) -> Rules:
+    """The admission rules of a partition: only coordinators write to internal topics. `others` has the other rules."""
+    return _internal_rules if is_internal(name.topic) else others(name)
 
 
 def _internal_rules(config: TopicConfig, _producers: ProducerStates) -> list[Rule]:

@@ -92,6 +92,8 @@ class GroupShard:
         self._expiry = Expiry(self.offsets, self.pending, self._groups, settings)
         self._guards: dict[int, object] = {}
         """For each producer whose transaction is being verified, an object that dies with the next marker."""
+        self._owners: dict[int, str] = {}
+        """The transactional id of each producer whose transaction was verified and is open here."""
 
     def group(self, group_id: str) -> Group | None:
         """A group that has or had members; None for a group that has only offsets."""
@@ -152,6 +154,7 @@ class GroupShard:
     def apply_marker(self, producer_id: int, *, is_commit: bool) -> None:
         """A transaction has ended. If it has committed, its pending offsets are committed now."""
         self._guards.pop(producer_id, None)
+        self._owners.pop(producer_id, None)
         offsets = self.pending.end(producer_id)
         if is_commit:
             for place, stored in offsets.items():
@@ -347,20 +350,23 @@ class GroupShard:
         """
         return self._guards.setdefault(producer_id, object())
 
-    def is_open(self, producer: Producer) -> bool:
+    def is_guarded(self, producer_id: int, guard: object) -> bool:
+        """Whether no marker of a producer was written since `guard_of` returned this guard."""
+        return self._guards.get(producer_id) is guard
+
+    def is_open(self, producer: Producer, transactional_id: str) -> bool:
         """Whether this producer's transaction already has offsets here, so that its coordinator need not be asked."""
-        return self.pending.epoch_of(producer.id) == producer.epoch
+        is_owner = self._owners.get(producer.id) == transactional_id
+        return is_owner and self.pending.epoch_of(producer.id) == producer.epoch
 
     def on_transactional_commit(
-        self, ticket: Ticket, request: OffsetCommitRequest, producer: Producer, guard: object | None, now_ms: int
+        self, ticket: Ticket, request: OffsetCommitRequest, producer: Producer, transactional_id: str, now_ms: int
     ) -> Step:
-        """Handle TxnOffsetCommit, as a commit of `producer`. `guard` is from before the question to its coordinator."""
+        """Handle TxnOffsetCommit, as a commit of a producer whose transaction is open."""
         known = self.pending.epoch_of(producer.id)
         if known is not None and producer.epoch < known:
             return Step(replies=[Reply(ticket, ErrorCode.INVALID_PRODUCER_EPOCH)])
-        if known != producer.epoch and self._guards.get(producer.id) is not guard:
-            # The transaction has ended since. The producer asks again, and learns whether another one is open.
-            return Step(replies=[Reply(ticket, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)])
+        self._owners[producer.id] = transactional_id
         try:
             self._check_transactional_commit(request, now_ms)
         except GroupRefused as refused:

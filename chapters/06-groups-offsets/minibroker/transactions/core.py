@@ -27,13 +27,12 @@ from minibroker.transactions.ids import (
     NO_TIME,
     Transaction,
 )
+from minibroker.transactions.markers import TRANSACTION_VERSION_2
 from minibroker.transactions.transitions import COMPLETED, NEXT, PREPARED, Cause, TransactionState
 from minibroker.wire.codes import ErrorCode
 
 NewProducerId = Callable[[], int]
 """Takes a producer id that no producer has had. Raises `TransactionRefused` if there is none at the moment."""
-
-TRANSACTION_VERSION_2 = 2
 
 
 # Decisions ------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ The keys and their defaults are Kafka's.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from minibroker.metadata.config_keys import INT, SHORT, at_least, broker_key
+from minibroker.metadata.config_keys import BOOLEAN, INT, SHORT, at_least, broker_key
 from minibroker.metadata.configs import NodeConfig
 
 _MINUTE_MS = 60 * 1000
@@ -39,6 +39,13 @@ TRANSACTION_REMOVE_INTERVAL_MS = broker_key(
     _HOUR_MS,
     at_least(1),
     "How often the coordinator looks for transactional ids that have expired.",
+)
+TRANSACTION_PARTITION_VERIFICATION_ENABLE = broker_key(
+    "transaction.partition.verification.enable",
+    BOOLEAN,
+    True,
+    None,
+    "Whether a partition asks the coordinator before it accepts the first batch of a transaction (KIP-890).",
 )
 STATE_LOG_NUM_PARTITIONS = broker_key(
     "transaction.state.log.num.partitions",

@@ -9,7 +9,6 @@ after 20 ms or more, but markers take only a few ms. So the request is parked, a
 written. Only if they are not written in time, the request is refused.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +23,7 @@ from minibroker.transactions.describing import described, listed
 from minibroker.transactions.errors import TransactionRefused
 from minibroker.transactions.ids import NO_EPOCH, NO_PRODUCER_ID, Transaction
 from minibroker.transactions.keys import TransactionSettings
+from minibroker.transactions.markers import TRANSACTION_VERSION_2
 from minibroker.transactions.outcomes import Transactions
 from minibroker.transactions.records import TransactionRecord
 from minibroker.transactions.tables.describe_transactions import DescribeTransactionsResponse
@@ -35,6 +35,8 @@ from minibroker.wire.schema import Response
 from minibroker.wire.tables.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 PARKED_MS_MAX = 100
+BROKER_PARKED_MS_MAX = 20
+"""How long the request of a broker may wait. It has the questions of many producers, which wait together."""
 END_EPOCHS_FROM = 5  # the first version of EndTxn with an epoch for each transaction
 _RETRY_MS = 500
 
@@ -67,6 +69,7 @@ class _Change(NamedTuple):
     transactional_id: str
     decide: Decide
     answer: Callable[[Transaction], Response | ErrorCode]
+    parked_ms_max: int = PARKED_MS_MAX
 
 
 class _Parked(NamedTuple):
@@ -87,7 +90,7 @@ class TransactionShard:
         self.transactions = Transactions()
         self._settings = settings
         self._new_producer_id = new_producer_id
-        self._parked: deque[_Parked] = deque()
+        self._parked: list[_Parked] = []
         self._retry_ms: dict[str, int] = {}
         """When to write again that a transaction is complete, because the log has refused it."""
         self._abort_ms: int | None = None
@@ -155,13 +158,15 @@ class TransactionShard:
         *,
         client_version: int,
         now_ms: int,
+        parked_ms_max: int = PARKED_MS_MAX,
     ) -> TransactionStep:
         """Handle AddPartitionsToTxn, or AddOffsetsToTxn with a partition of `__consumer_offsets`."""
 
         def decide(old: Transaction | None, now_ms: int) -> Transaction:
             return core.added(old, who, names, client_version=client_version, now_ms=now_ms)
 
-        return self._perform(_Change(ticket, transactional_id, decide, lambda _new: ErrorCode.NONE), now_ms)
+        change = _Change(ticket, transactional_id, decide, lambda _new: ErrorCode.NONE, parked_ms_max)
+        return self._perform(change, now_ms)
 
     def on_verify(
         self,
@@ -182,7 +187,7 @@ class TransactionShard:
     def on_end(self, ticket: Ticket, request: EndTxnRequest, version: int, now_ms: int) -> TransactionStep:
         """Handle EndTxn."""
         who = Producer(request.producer_id, request.producer_epoch)
-        client_version = core.TRANSACTION_VERSION_2 if version >= END_EPOCHS_FROM else 0
+        client_version = TRANSACTION_VERSION_2 if version >= END_EPOCHS_FROM else 0
 
         def decide(old: Transaction | None, now_ms: int) -> Transaction:
             return core.ended(
@@ -235,10 +240,10 @@ class TransactionShard:
         return TransactionStep(done, [Reply(change.ticket, change.answer(new))])
 
     def _park(self, change: _Change, now_ms: int) -> None:
-        self._parked.append(_Parked(now_ms + PARKED_MS_MAX, change))
+        self._parked.append(_Parked(now_ms + change.parked_ms_max, change))
 
     def _refuse_parked(self, change: _Change, code: ErrorCode) -> TransactionStep:
-        self._parked = deque(it for it in self._parked if it.change is not change)
+        self._parked = [it for it in self._parked if it.change is not change]
         return _refusal(change.ticket, code)
 
     # Markers ----------------------------------------------------------------------------------------------------------
@@ -264,7 +269,7 @@ class TransactionShard:
         yield TransactionStep([TransactionRecord(transactional_id, new)], on_refused=retry)
         if self.transactions.get(transactional_id) is new:
             waiting = [it.change for it in self._parked if it.change.transactional_id == transactional_id]
-            self._parked = deque(it for it in self._parked if it.change.transactional_id != transactional_id)
+            self._parked = [it for it in self._parked if it.change.transactional_id != transactional_id]
             for change in waiting:
                 yield self._perform(change, now_ms)
 
@@ -273,14 +278,15 @@ class TransactionShard:
     def deadline_ms(self) -> int | None:
         """When to call `on_time` next, or None."""
         times = [it for it in (self._abort_ms, self._remove_ms) if it is not None]
-        if self._parked:
-            times.append(self._parked[0].deadline_ms)
+        times += [it.deadline_ms for it in self._parked]
         return min([*times, *self._retry_ms.values()], default=None)
 
     def on_time(self, now_ms: int) -> Iterator[TransactionStep]:
         """Act on the time limits that have ended. The driver applies each step before it takes the next one."""
-        while self._parked and self._parked[0].deadline_ms <= now_ms:
-            yield _refusal(self._parked.popleft().change.ticket, ErrorCode.CONCURRENT_TRANSACTIONS)
+        late = [it for it in self._parked if it.deadline_ms <= now_ms]
+        for it in late:
+            self._parked.remove(it)
+            yield _refusal(it.change.ticket, ErrorCode.CONCURRENT_TRANSACTIONS)
         for name in [name for name, retry_ms in self._retry_ms.items() if retry_ms <= now_ms]:
             yield from self._complete(name, now_ms)
         if self._abort_ms is not None and self._abort_ms <= now_ms:
