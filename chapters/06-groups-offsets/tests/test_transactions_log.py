@@ -1,5 +1,6 @@
 """The transactions in a log: last stable offset, aborted transactions, and the same state after every kind of stop."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -276,12 +277,17 @@ def filled() -> LoggedTransactions:
     return log
 
 
+def flush_and_cut_power(log: LoggedTransactions) -> None:
+    log.log.flush()
+    log.cut_power()
+
+
 def test_the_state_after_a_stop_is_the_state_before() -> None:
     """From a snapshot, from the log alone, and after a power cut. Trap 11: the last stable offset was 0 afterwards."""
-    stops = {
+    stops: dict[str, Callable[[LoggedTransactions], object]] = {
         "restart": LoggedTransactions.restart,
         "kill": LoggedTransactions.kill,
-        "power": lambda log: (log.log.flush(), log.cut_power()),
+        "power": flush_and_cut_power,
         "log alone": lambda log: log.forget_files(".snapshot", ".txnindex"),
         "without snapshots": lambda log: log.forget_files(".snapshot"),
     }
