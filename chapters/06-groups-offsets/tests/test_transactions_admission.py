@@ -15,9 +15,9 @@ NAME = TopicPartition("orders", 0)
 OK = ErrorCode.NONE
 
 
-def asking() -> TransactionBroker:
+def asking(*, is_verifying: bool = True) -> TransactionBroker:
     """A broker whose coordinators answer when the test says so."""
-    broker = TransactionBroker()
+    broker = TransactionBroker(is_verifying=is_verifying)
     broker.coordinators.code = None
     return broker
 
@@ -211,6 +211,15 @@ def test_several_held_batches_of_a_producer_are_appended_in_their_order() -> Non
     broker.answer()
     assert codes == [[OK]] * 3
     assert broker.partition.producers.producers[PRODUCER].last_sequence == 2
+
+
+def test_verification_can_be_switched_off_for_producers_that_add_their_partitions_themselves() -> None:
+    broker = asking(is_verifying=False)
+    assert broker.send() is OK
+    assert broker.coordinators.questions == []
+    # With version 2 the question also adds the partition, so it is needed.
+    assert broker.send(producer_id=8, version=12) == []
+    assert len(broker.coordinators.questions) == 1
 
 
 def test_a_coordinators_own_transactional_batch_is_not_verified() -> None:

@@ -81,7 +81,7 @@ class TransactionBroker(MemoryBroker):
 
     more_checkpoints = (HIGH_WATERMARKS,)
 
-    def __init__(self, *, is_followed: bool = False, **configs: Any) -> None:
+    def __init__(self, *, is_followed: bool = False, is_verifying: bool = True, **configs: Any) -> None:
         self.is_followed = is_followed
         self.coordinators = Coordinators()
         self.replicas: dict[TopicPartition, Replica] = {}
@@ -90,6 +90,7 @@ class TransactionBroker(MemoryBroker):
             verifier=self.coordinators,
             offsets=self.coordinators,
             ongoing=self.coordinators,
+            is_verifying=lambda: is_verifying,
         )
         super().__init__()
         self.logs.add_handlers(self.registry, self.store)
