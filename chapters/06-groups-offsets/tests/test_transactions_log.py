@@ -1,5 +1,6 @@
 """The transactions in a log: last stable offset, aborted transactions, and the same state after every kind of stop."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transactions_log import DIRECTORY, NAME, SMALL, LoggedTransactions, Model
 
-from minibroker.log.batch import Batch
+from minibroker.log.batch import Batch, BatchBuilder, stamp
 from minibroker.log.control import ControlType
 from minibroker.partitions.partition import Aborted
 from minibroker.segments.compaction import clean
@@ -276,12 +277,17 @@ def filled() -> LoggedTransactions:
     return log
 
 
+def flush_and_cut_power(log: LoggedTransactions) -> None:
+    log.log.flush()
+    log.cut_power()
+
+
 def test_the_state_after_a_stop_is_the_state_before() -> None:
     """From a snapshot, from the log alone, and after a power cut. Trap 11: the last stable offset was 0 afterwards."""
-    stops = {
+    stops: dict[str, Callable[[LoggedTransactions], object]] = {
         "restart": LoggedTransactions.restart,
         "kill": LoggedTransactions.kill,
-        "power": lambda log: (log.log.flush(), log.cut_power()),
+        "power": flush_and_cut_power,
         "log alone": lambda log: log.forget_files(".snapshot", ".txnindex"),
         "without snapshots": lambda log: log.forget_files(".snapshot"),
     }
@@ -293,6 +299,25 @@ def test_the_state_after_a_stop_is_the_state_before() -> None:
             assert (log.known(), log.stable(), list(log.transactions.all_aborted())) == before
             assert log.stable() == 15
             log.check()
+
+
+def test_a_transaction_that_was_open_when_the_snapshot_was_written_is_still_open() -> None:
+    log = LoggedTransactions()
+    log.send(B)
+    log.send(A)
+    log.log.roll()
+    log.send(B)
+    log.log.roll()
+    log.log.flush()
+    log.replicate()
+    for stop in (LoggedTransactions.restart, LoggedTransactions.kill):
+        stop(log)
+        assert log.producers.snapshot_offset > 0
+        assert log.stable() == 0
+    log.commit(B)
+    log.replicate()
+    assert log.stable() == 1
+    log.check()
 
 
 def test_a_snapshot_beyond_the_high_watermark_does_not_hide_a_marker() -> None:
@@ -316,8 +341,21 @@ def test_a_bumping_marker_leaves_no_sequence_and_no_offset() -> None:
         assert log.known()[A] == (1, -1, -1, 6, -1)
 
 
-def test_entries_that_were_not_flushed_before_the_recovery_point_moved_do_not_exist() -> None:
+def with_durable_snapshot() -> LoggedTransactions:
+    """A log whose snapshot the kernel has written, so that a start need not read the whole log."""
     log = LoggedTransactions(config=LogConfig())
+    log.send(A)
+    log.abort(A)
+    log.log.roll()
+    log.log.flush()
+    log.replicate()
+    log.files.open(f"{DIRECTORY}/{2:020}.snapshot").fsync()
+    log.files.fsync_directory(DIRECTORY)
+    return log
+
+
+def test_the_entries_before_the_recovery_point_survive_a_power_cut_and_the_others_are_made_again() -> None:
+    log = with_durable_snapshot()
     log.send(A)
     log.abort(A)
     log.log.flush()
@@ -325,8 +363,60 @@ def test_entries_that_were_not_flushed_before_the_recovery_point_moved_do_not_ex
     log.abort(A)
     log.replicate()
     log.cut_power()
-    assert list(log.transactions.all_aborted()) == [(A, 0, 1)]
+    assert log.producers.snapshot_offset == 2
+    assert list(log.transactions.all_aborted()) == [(A, 0, 1), (A, 2, 3)]
     log.check()
+
+
+def test_the_entries_of_truncated_markers_do_not_come_back_after_a_power_cut() -> None:
+    log = with_durable_snapshot()
+    log.send(A)
+    log.log.flush()
+    marker = log.abort(A)
+    log.log.flush()
+    log.truncate(marker)
+    log.commit(A)
+    log.send(B, is_transactional=False)
+    log.log.flush()
+    log.replicate()
+    log.cut_power()
+    assert log.producers.snapshot_offset == 2
+    log.check()
+
+
+def test_entries_that_stay_after_a_truncation_are_flushed_like_all_others() -> None:
+    log = with_durable_snapshot()
+    log.send(A)
+    log.abort(A)
+    end = log.send(B)
+    log.truncate(end)
+    log.send(C, is_transactional=False)
+    log.log.flush()
+    log.replicate()
+    log.cut_power()
+    assert log.producers.snapshot_offset == 2
+    log.check()
+
+
+def test_a_marker_after_a_wide_gap_is_in_the_index_of_its_segment() -> None:
+    """A follower gets a compacted log, whose gap is too wide for an index of the empty segment."""
+    log = LoggedTransactions()
+    far = 2**32
+    batches = log_bytes(far)
+    log.log.append_as_follower(memoryview(batches))
+    assert log.index_files() == [far]
+    log.kill()
+    assert list(log.transactions.all_aborted()) == [(A, far, far + 1)]
+
+
+def log_bytes(base_offset: int) -> bytearray:
+    """An aborted transaction of A that begins at an offset."""
+    builder = BatchBuilder(producer_id=A, producer_epoch=0, base_sequence=0, is_transactional=True)
+    builder.append(timestamp=0, key=b"k", value=b"v")
+    batches = [builder.build(), marker_batch(Marker(A, 0, False, 0), timestamp_ms=0)]
+    for number, batch in enumerate(batches):
+        stamp(batch, base_offset=base_offset + number, leader_epoch=0)
+    return batches[0] + batches[1]
 
 
 STEPS = st.lists(
@@ -335,7 +425,7 @@ STEPS = st.lists(
         st.tuples(st.just("plain"), st.integers(4, 5), st.integers(1, 2)),
         st.tuples(st.just("commit"), st.integers(1, 3), st.booleans()),
         st.tuples(st.just("abort"), st.integers(1, 3), st.booleans()),
-        st.tuples(st.just("replicate"), st.floats(0, 1), st.none()),
+        st.tuples(st.just("replicate"), st.sampled_from([0.3, 0.7, 1.0]), st.none()),
         st.tuples(st.just("truncate"), st.floats(0, 1), st.none()),
         st.tuples(st.just("power"), st.integers(0, 1000), st.none()),
         st.tuples(st.sampled_from(["roll", "flush", "kill", "restart", "alone"]), st.none(), st.none()),

@@ -37,7 +37,10 @@ class TransactionLogs:
         verifier: Verifier,
         offsets: OffsetsMarkers,
         ongoing: Ongoing,
+        is_verifying: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`is_verifying` is transaction.partition.verification.enable."""
+        self._is_verifying = is_verifying
         self._wake = wake
         self._verifier = verifier
         self._offsets = offsets
@@ -59,7 +62,7 @@ class TransactionLogs:
 
     def rules_for(self, name: TopicPartition) -> Rules:
         """The admission rules of a partition whose transactions were opened."""
-        return rules_for_transactions(name, self._logs[name], self._verifier)
+        return rules_for_transactions(name, self._logs[name], self._verifier, self._is_verifying)
 
     # A part of the node -----------------------------------------------------------------------------------------------
 

@@ -62,22 +62,30 @@ class Verifier(Protocol):
         """
 
 
-def rules_for_transactions(name: TopicPartition, transactions: TransactionLog, verifier: Verifier) -> Rules:
-    """The admission rules of a partition that takes part in transactions."""
+def rules_for_transactions(
+    name: TopicPartition,
+    transactions: TransactionLog,
+    verifier: Verifier,
+    is_verifying: Callable[[], bool] = lambda: True,
+) -> Rules:
+    """The admission rules of a partition that takes part in transactions.
+
+    `is_verifying` is transaction.partition.verification.enable. Without verification, the batch of an older producer
+    may open a transaction that no coordinator knows.
+    """
 
     def rules(config: TopicConfig, producers: ProducerStates) -> list[Rule]:
         usual = [it for it in rules_of(config, producers) if it is not is_in_no_transaction]
-        return [*usual, belongs_to_a_transaction(name, transactions, producers, verifier)]
+        verification = Verification(name, transactions, producers, verifier, is_verifying)
+        return [*usual, belongs_to_a_transaction(name, transactions.open_transactions, verification)]
 
     return rules
 
 
 def belongs_to_a_transaction(
-    name: TopicPartition, transactions: TransactionLog, producers: ProducerStates, verifier: Verifier
+    name: TopicPartition, open_transactions: Mapping[int, int], verification: "Verification"
 ) -> Rule:
     """A client's transactional batch is part of a transaction that its coordinator knows."""
-    open_transactions = transactions.open_transactions
-    verification = _Verification(name, transactions, producers, verifier)
 
     def rule(it: Incoming) -> None:
         # This runs for every batch. A plain batch needs only this test.
@@ -91,16 +99,22 @@ def belongs_to_a_transaction(
     return rule
 
 
-class _Verification:
+class Verification:
     """The check of transactional batches for one partition."""
 
     def __init__(
-        self, name: TopicPartition, transactions: TransactionLog, producers: ProducerStates, verifier: Verifier
+        self,
+        name: TopicPartition,
+        transactions: TransactionLog,
+        producers: ProducerStates,
+        verifier: Verifier,
+        is_verifying: Callable[[], bool],
     ) -> None:
         self._name = name
         self._transactions = transactions
         self._producers = producers
         self._verifier = verifier
+        self._is_verifying = is_verifying
 
     def check(self, header: BatchHeader, claim: Claim | None) -> None:
         """Return if the batch may be appended."""
@@ -109,7 +123,7 @@ class _Verification:
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)
         if header.producer_id == NO_PRODUCER_ID:
             raise Refused(ErrorCode.INVALID_RECORD, "the batch is transactional, but has no producer id")
-        if self._is_open(header, claim):
+        if self._is_open(header, claim) or not (claim.version >= ADDING_FROM_VERSION or self._is_verifying()):
             return
         self._check_guard(header, claim, self._guard(header, claim))
 
