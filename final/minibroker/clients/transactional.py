@@ -91,7 +91,7 @@ class TransactionalProducer(Producer):
         self._groups: dict[str, GroupCoordinator] = {}
         self._state = State.NEW
         self._death: ClientError | None = None
-        self._has_work = False
+        self._has_work = self._has_offsets = False
 
     @property
     def producer_id(self) -> int:
@@ -124,7 +124,7 @@ class TransactionalProducer(Producer):
         self._demand("begin")
         with self._changed:
             self._accumulator.begin_transaction(self._session.identity, is_gated=not self._session.has_own_epochs)
-        self._has_work = False
+        self._has_work = self._has_offsets = False
         self._state = State.OPEN
 
     def send(
@@ -153,7 +153,7 @@ class TransactionalProducer(Producer):
         self._raise_if_failed()
         if not offsets:
             return
-        self._has_work = True
+        self._has_work = self._has_offsets = True
         group = self._groups.get(group_id) or GroupCoordinator(self._coordinating.core, group_id)
         self._groups[group_id] = group
         try:
@@ -223,8 +223,12 @@ class TransactionalProducer(Producer):
                 self._changed.wait((deadline_ms - precise_ms()) / 1000)
 
     def _end(self, *, is_commit: bool) -> None:
+        if not self._has_work:
+            # The coordinator knows nothing of this transaction, so there is nothing to end.
+            self._state = State.READY
+            return
         try:
-            if self._has_work and self._accumulator.has_admitted:
+            if self._accumulator.has_admitted or self._has_offsets:
                 end = self._session.end(self._coordinator, is_commit=is_commit, timeout_ms=self._max_block_ms)
                 self._run(end)
         except BrokerError as error:
