@@ -36,7 +36,7 @@ def transactions() -> None:
 @format_option
 @bootstrap_option
 def list_transactions(is_hanging: bool, seconds: float, topic: str | None, format_: str, bootstrap: str) -> None:
-    """List all transactional ids: state, producer, how long a transaction is open."""
+    """List transactional ids and their states."""
     from minibroker.cli import transacting  # noqa: PLC0415 (the client is slow to import, and --help does not need it)
 
     if is_hanging:
@@ -52,7 +52,7 @@ def list_transactions(is_hanging: bool, seconds: float, topic: str | None, forma
 @format_option
 @bootstrap_option
 def describe(transactional_id: str, format_: str, bootstrap: str) -> None:
-    """Show the transaction of the transactional id ID, and its partitions.
+    """Show the transaction of ID, a transactional id.
 
     While a transaction ends, only the partitions that have no marker yet are shown.
     """
@@ -78,7 +78,7 @@ def abort(
     format_: str,
     bootstrap: str,
 ) -> None:
-    """Abort the open transaction of ID, or with --hanging all hanging transactions.
+    """Abort an open or hanging transaction.
 
     The producer of ID is fenced: it fails with its next request. A hanging transaction has no producer any more.
     """
