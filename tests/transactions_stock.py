@@ -253,5 +253,6 @@ def stable_and_end(client: Client, topic: str) -> tuple[list[int], list[int]]:
     for level in (READ_COMMITTED, READ_UNCOMMITTED):
         with Consumer(client, isolation_level=level) as consumer:
             partitions = [TopicPartition(topic, it) for it in range(client.partition_count(topic))]
-            offsets.append(list(consumer.end_offsets(partitions).values()))
+            ends = consumer.end_offsets(partitions)
+            offsets.append([ends[it] for it in partitions])
     return offsets[0], offsets[1]
