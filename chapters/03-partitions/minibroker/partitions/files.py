@@ -34,7 +34,18 @@ _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 class BoundedFile:
     """One open file of a `BoundedFiles`. It has a handle, or gets one when it is used."""
 
-    __slots__ = ("__weakref__", "_files", "failure", "is_closed", "is_dirty", "key", "open_handle", "path", "writable")
+    __slots__ = (
+        "__weakref__",
+        "_files",
+        "cuts",
+        "failure",
+        "is_closed",
+        "is_dirty",
+        "key",
+        "open_handle",
+        "path",
+        "writable",
+    )
 
     def __init__(self, files: "BoundedFiles", path: str, *, key: int, writable: bool) -> None:
         self._files = files
@@ -45,6 +56,8 @@ class BoundedFile:
         self.is_dirty = False
         self.is_closed = False
         self.failure: OSError | None = None
+        self.cuts = 0
+        """How often the file was truncated. Then a slice that was found before may have other bytes."""
 
     def __del__(self) -> None:
         self._files.forget(self)
@@ -71,6 +84,7 @@ class BoundedFile:
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
+        self.cuts += 1
         self._files.handle_of(self, is_written=True).truncate(size)
 
     def fsync(self) -> None:

@@ -6,15 +6,18 @@ from minibroker.coordinators.hosting import GroupCoordinators
 from minibroker.coordinators.internal_topics import rules_for
 from minibroker.metadata.configs import NodeConfig
 from minibroker.partitions.node import Node
-from minibroker.partitions.server import Tracer
+from minibroker.partitions.server import Connect, Tracer
 from minibroker.partitions.serving import Partitions
+from minibroker.partitions.streams import stream_connection
 from minibroker.quorum.member import QuorumMember
 from minibroker.replicas.hosting import Hosted, watched_machine
 
 
-def coordinator_node(config: NodeConfig, tracer: Tracer | None = None) -> Node:
+def coordinator_node(
+    config: NodeConfig, tracer: Tracer | None = None, *, connect: Connect = stream_connection
+) -> Node:
     """Assemble a node: a broker, a controller, or both, as configured."""
-    machine = watched_machine(config, tracer)
+    machine = watched_machine(config, tracer, connect)
     member = QuorumMember(machine, features=FINALIZED)
     coordinators = GroupCoordinators(machine, member, may_be_fenced=member.heartbeats.may_be_fenced)
     hosted = Hosted(machine, member, listeners=[coordinators], rules_for=rules_for)
