@@ -209,9 +209,7 @@ def broker_epochs(image: Image) -> dict[int, int]:
     return {it.node_id: it.epoch for it in brokers if not it.is_fenced and not it.in_controlled_shutdown}
 
 
-def watched_machine(
-    config: NodeConfig, tracer: Tracer | None = None, connect: Connect = stream_connection
-) -> Machine:
+def watched_machine(config: NodeConfig, tracer: Tracer | None = None, connect: Connect = stream_connection) -> Machine:
     """A machine that stops at the first error of its only disk, so that other nodes lead its partitions."""
 
     def on_disk_failed(what: str, error: OSError) -> None:

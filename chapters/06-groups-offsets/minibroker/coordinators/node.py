@@ -13,9 +13,7 @@ from minibroker.quorum.member import QuorumMember
 from minibroker.replicas.hosting import Hosted, watched_machine
 
 
-def coordinator_node(
-    config: NodeConfig, tracer: Tracer | None = None, *, connect: Connect = stream_connection
-) -> Node:
+def coordinator_node(config: NodeConfig, tracer: Tracer | None = None, *, connect: Connect = stream_connection) -> Node:
     """Assemble a node: a broker, a controller, or both, as configured."""
     machine = watched_machine(config, tracer, connect)
     member = QuorumMember(machine, features=FINALIZED)
