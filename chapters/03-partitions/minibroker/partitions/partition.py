@@ -371,10 +371,8 @@ class LocalPartition:
     def append(self, batch: memoryview | None, *, acks: int, now_ms: int, origin: Origin = Origin.CLIENT) -> Appended:
         """Check a batch and append it. A duplicate is not appended: the result is its place in the log."""
         # Check the replica first: it must be the leader, with enough replicas in sync for acks=all.
-        replica, log = self.replica, self.log
-        if log.failure is not None:
-            self._check_disk()
-        replica.check_leading()
+        replica = self.replica
+        self.check_leader()
         if acks == ACKS_ALL:
             replica.check_in_sync()
         # Apply the rules. A duplicate gets the same answer as the first time, and is not appended again.
@@ -384,12 +382,12 @@ class LocalPartition:
             if duplicate is not None:
                 time_ms = duplicate.timestamp if self._is_log_append_time else NO_TIMESTAMP
                 base_offset, next_offset = duplicate.base_offset, duplicate.last_offset + 1
-                return Appended(base_offset, next_offset, time_ms, log.log_start_offset, replica.leader_epoch)
+                return Appended(base_offset, next_offset, time_ms, self.log.log_start_offset, replica.leader_epoch)
         # Append the batch, with the broker's time if the topic is configured so. The high watermark may move.
         stored = it.batch if self._codec is None else recompressed(it, self._codec)
         append_time_ms = now_ms if self._is_log_append_time else None
         try:
-            base_offset = log.append(
+            base_offset = self.log.append(
                 stored, leader_epoch=replica.leader_epoch, log_append_time_ms=append_time_ms, is_checked=True
             )
         except LogError as error:
@@ -397,7 +395,7 @@ class LocalPartition:
         replica.on_log_changed()
         time_ms = NO_TIMESTAMP if append_time_ms is None else append_time_ms
         next_offset = base_offset + it.header.last_offset_delta + 1
-        return Appended(base_offset, next_offset, time_ms, log.log_start_offset, replica.leader_epoch)
+        return Appended(base_offset, next_offset, time_ms, self.log.log_start_offset, replica.leader_epoch)
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
         """The error code for the answer, or None while the batch still waits for other replicas."""

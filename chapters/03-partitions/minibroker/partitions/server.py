@@ -77,6 +77,12 @@ class Connection(Guest, Protocol):
 
     trial: str
     """Why this connection may only log in as a node, or empty."""
+    served_count: int
+    """How many requests were answered."""
+
+    @property
+    def transport(self) -> asyncio.WriteTransport:
+        """The transport of the connection."""
 
     @property
     def is_parked(self) -> bool:

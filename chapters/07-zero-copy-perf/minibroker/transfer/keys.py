@@ -7,6 +7,6 @@ FETCH_TRANSFER = broker_key(
     STRING,
     "mmap",
     one_of("copy", "sendfile", "mmap"),
-    "How the records of a large fetch reach the socket: copied by this process, sent by the kernel from the page cache, "
-    "or written from pages of the file that are mapped into this process.",
+    "How the records of a large fetch reach the socket: copied through the memory of this process, sent by the kernel "
+    "from the page cache, or written from pages of the file that are mapped into this process.",
 )

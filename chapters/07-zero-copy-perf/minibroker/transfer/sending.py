@@ -19,7 +19,7 @@ import mmap
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Protocol, runtime_checkable
 
 from minibroker.log.interfaces import File, FileSlice
 from minibroker.partitions.errors import Disconnect
@@ -39,17 +39,18 @@ class Transfer(enum.Enum):
     MMAP = "mmap"
 
 
-class _Handle(NamedTuple):
-    """An open handle of a file. Its descriptor is valid as long as the handle is referenced."""
+@runtime_checkable
+class Handle(Protocol):
+    """An open file of the operating system. Its descriptor is valid as long as the handle is referenced."""
 
-    handle: object
-    descriptor: int
+    def fileno(self) -> int:
+        """The descriptor."""
 
 
-def _handle_of(file: File) -> _Handle | None:
+def _handle_of(file: File) -> Handle | None:
     """The handle of a file on a real disk; None for a file in memory."""
     opened = file.handle() if hasattr(file, "handle") else file
-    return _Handle(opened, opened.fileno()) if hasattr(opened, "fileno") else None
+    return opened if isinstance(opened, Handle) else None
 
 
 def cuts_of(file: File) -> int:
@@ -66,22 +67,21 @@ def read_whole(part: FileSlice) -> bytes:
 
 
 class Maps:
-    """Maps of the files that were read last, by their handle. A file that has grown is mapped again."""
+    """Maps of the files that were read last. A file that has grown is mapped again."""
 
     def __init__(self) -> None:
-        self._maps: OrderedDict[int, tuple[object, memoryview]] = OrderedDict()
+        self._maps: OrderedDict[Handle, memoryview] = OrderedDict()
 
-    def view(self, it: _Handle, end: int) -> memoryview:
+    def view(self, handle: Handle, end: int) -> memoryview:
         """A view of a file up to `end` at least."""
-        # The table keeps the handle, so its id cannot belong to another handle.
-        found = self._maps.get(id(it.handle))
-        if found is None or len(found[1]) < end:
-            mapped = memoryview(mmap.mmap(it.descriptor, 0, access=mmap.ACCESS_READ))
-            found = self._maps[id(it.handle)] = (it.handle, mapped)
-        self._maps.move_to_end(id(it.handle))
-        while len(self._maps) > _MAPS_MAX:
+        found = self._maps.get(handle)
+        if found is None or len(found) < end:
+            found = memoryview(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
+            self._maps[handle] = found
+        self._maps.move_to_end(handle)
+        if len(self._maps) > _MAPS_MAX:
             self._maps.popitem(last=False)
-        return found[1]
+        return found
 
 
 class Sending:
@@ -101,7 +101,7 @@ class Sending:
         self._transport = transport
         # The next part is the last one. A slice has the number of cuts of its file at this time.
         self._left = [(it, cuts_of(it.file) if isinstance(it, FileSlice) else 0) for it in reversed(parts)]
-        self._transfer = transfer
+        self.transfer = transfer
         self._maps = maps
         self._on_progress = on_progress
         self._on_sent = on_sent
@@ -163,13 +163,13 @@ class Sending:
 
     def _send_slice(self, part: FileSlice) -> None:
         count = min(part.count, PIECE_BYTES)
-        handle = None if self._transfer is Transfer.COPY else _handle_of(part.file)
+        handle = None if self.transfer is Transfer.COPY else _handle_of(part.file)
         if handle is None:
             data = read_whole(FileSlice(part.file, part.position, count))
             self._on_taken(part, count)
             self._send_bytes(data)
-        elif self._transfer is Transfer.SENDFILE:
-            self._on_taken(part, os.sendfile(self._descriptor, handle.descriptor, part.position, count))
+        elif self.transfer is Transfer.SENDFILE:
+            self._on_taken(part, os.sendfile(self._descriptor, handle.fileno(), part.position, count))
         else:
             mapped = self._maps.view(handle, part.position + count)
             self._on_taken(part, os.write(self._descriptor, mapped[part.position : part.position + count]))
