@@ -8,6 +8,7 @@ _MODULES = (
     "minibroker.controller.keys",
     "minibroker.groups.keys",
     "minibroker.transactions.keys",
+    "minibroker.transfer.keys",
     "minibroker.broker.catalogue",
 )
 

@@ -47,8 +47,10 @@ class Guest(Protocol):
     def address(self) -> str:
         """The address of the client, without its port."""
 
-    is_idle: bool
-    """Whether there is no request."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no request."""
+
     since_ms: int
     """When the connection became idle, or when its request made progress."""
 

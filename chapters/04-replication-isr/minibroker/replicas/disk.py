@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from minibroker.log.compression import Bytes
-from minibroker.log.disk import OSFiles
-from minibroker.log.interfaces import File
+from minibroker.log.disk import OSFile, OSFiles
 
 # The errors of a broken, full or missing disk. Other errors concern a file name or a limit of the process.
 DISK_ERRORS = frozenset(
@@ -80,10 +79,14 @@ class WatchedFile:
 
     __slots__ = ("_file", "_path", "_watch")
 
-    def __init__(self, file: File, path: str, watch: Watch) -> None:
+    def __init__(self, file: OSFile, path: str, watch: Watch) -> None:
         self._file = file
         self._path = path
         self._watch = watch
+
+    def fileno(self) -> int:
+        """The descriptor, for system calls such as `sendfile`."""
+        return self._file.fileno()
 
     def pread(self, count: int, position: int) -> bytes:
         """Read up to `count` bytes."""

@@ -16,9 +16,10 @@ from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.machine import Machine
 from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.registry import Registry
-from minibroker.partitions.server import Tracer
+from minibroker.partitions.server import Connect, Tracer
 from minibroker.partitions.slices import PARTITIONS, Inner, in_parts
 from minibroker.partitions.store import Store
+from minibroker.partitions.streams import stream_connection
 from minibroker.replicas import access, epoch_file
 from minibroker.replicas.disk import WatchedFiles, disk_usage, loses_records
 from minibroker.replicas.fetching import Fetchers
@@ -211,7 +212,7 @@ def broker_epochs(image: Image) -> dict[int, int]:
     return {it.node_id: it.epoch for it in brokers if not it.is_fenced and not it.in_controlled_shutdown}
 
 
-def watched_machine(config: NodeConfig, tracer: Tracer | None = None) -> Machine:
+def watched_machine(config: NodeConfig, tracer: Tracer | None = None, connect: Connect = stream_connection) -> Machine:
     """A machine that stops at the first error of its only disk, so that other nodes lead its partitions."""
 
     def on_disk_failed(what: str, error: OSError) -> None:
@@ -226,5 +227,6 @@ def watched_machine(config: NodeConfig, tracer: Tracer | None = None) -> Machine
         loop.call_soon_threadsafe(machine.fail, failure)
 
     loop = asyncio.get_running_loop()
-    machine = Machine(config, tracer=tracer, files=WatchedFiles(on_disk_failed), checkpoints=(HIGH_WATERMARKS,))
+    files = WatchedFiles(on_disk_failed)
+    machine = Machine(config, tracer=tracer, files=files, checkpoints=(HIGH_WATERMARKS,), connect=connect)
     return machine

@@ -125,7 +125,9 @@ class Replica(ReplicaPort):
         # A shortcut for the most frequent case: a fetch of a partition without new records.
         if self.high_watermark == end:
             return False
-        least = self.leading.watermark(end, min_insync_replicas=self.min_insync_replicas)
+        # A partition without followers has no other log end offset.
+        leading = self.leading
+        least = leading.watermark(end, min_insync_replicas=self.min_insync_replicas) if leading.followers else end
         if least is None or least <= self.high_watermark:
             return False
         assert least <= end, f"{self.name.directory}: high watermark {least} is beyond the log end offset {end}"

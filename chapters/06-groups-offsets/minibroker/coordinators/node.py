@@ -13,17 +13,18 @@ from minibroker.coordinators.transaction_hosting import TransactionCoordinators,
 from minibroker.coordinators.verification import TransactionVerifier
 from minibroker.metadata.configs import NodeConfig
 from minibroker.partitions.node import Node
-from minibroker.partitions.server import Tracer
+from minibroker.partitions.server import Connect, Tracer
 from minibroker.partitions.serving import Partitions
+from minibroker.partitions.streams import stream_connection
 from minibroker.quorum.member import QuorumMember
 from minibroker.replicas.hosting import Hosted, watched_machine
 from minibroker.transactions.keys import TRANSACTION_PARTITION_VERIFICATION_ENABLE
 from minibroker.transactions.logs import TransactionLogs
 
 
-def coordinator_node(config: NodeConfig, tracer: Tracer | None = None) -> Node:
+def coordinator_node(config: NodeConfig, tracer: Tracer | None = None, *, connect: Connect = stream_connection) -> Node:
     """Assemble a node: a broker, a controller, or both, as configured."""
-    machine = watched_machine(config, tracer)
+    machine = watched_machine(config, tracer, connect)
     member = QuorumMember(machine, features=FINALIZED)
     may_be_fenced = member.heartbeats.may_be_fenced
     calls, topic = NodeCalls(machine, member), transactions_state_topic(machine, member)
