@@ -102,8 +102,9 @@ def _request(options: Mapping[str, Any]) -> Request | None:
 
 
 def _template_name(request: Request) -> str:
-    first, dot, _ = request.module.partition(".")
-    return first + dot
+    # Only packages: their `__main__` is imported by no other module, so it is not in the template yet.
+    first, dot, rest = request.module.partition(".")
+    return "" if "." in rest else first + dot
 
 
 class Template:

@@ -39,13 +39,13 @@ Start = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module that `python -m` finds. No template serves it before its variables are those of the template."""
+    """A package that `python -m` runs."""
     package = tmp_path / "minibroker" / "probing"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    (package / "probe.py").write_text(PROBE)
+    (package / "__main__.py").write_text(PROBE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    return "minibroker.probing.probe"
+    return "minibroker.probing"
 
 
 @pytest.fixture
@@ -116,6 +116,7 @@ def test_what_could_import_other_modules_is_started_whole(probe: str, forks: lis
     assert len(forks) == 1
     for name, command, options in (
         ("another path", [sys.executable, "-m", probe, "exit", "0"], {"env": os.environ | {"PYTHONPATH": "/none"}}),
+        ("a module of a package", [sys.executable, "-m", f"{probe}.__main__", "exit", "0"], {}),
         ("an option", [sys.executable, "-X", "dev", "-m", probe, "exit", "0"], {}),
         ("another program", [sys.executable, "-c", "pass"], {}),
         ("a shell", f"{sys.executable} -m {probe} exit 0", {"shell": True}),
