@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import spark_settings
+
 ROOT = Path(__file__).resolve().parent.parent
 SHELLS_BY_ANOTHER_NAME = {"bash", "shell", "zsh", "shell-session", "shellsession", "terminal"}
 COMMAND_SECONDS_MAX = 120
@@ -316,6 +318,7 @@ class Reader:
         self.state = Path(tempfile.mkdtemp(prefix="reader-", dir=self.repository.parent))
         (self.state / "cwd").write_text(str(self.repository))
         (self.state / "env").touch()
+        (self.state / "spark-defaults.conf").write_text(spark_settings.defaults_file())
         (self.repository / ".venv").symlink_to(self.venv)
 
     def fault(self, command: Command) -> str | None:
@@ -375,6 +378,7 @@ class Reader:
             "VENV": str(self.venv),
             "NO_SETUP": "1",
             "MINIBROKER_QUICK": "1",
+            "SPARK_CONF_DIR": str(self.state),
             "NO_COLOR": "1",
             "COLUMNS": "80",
         }
