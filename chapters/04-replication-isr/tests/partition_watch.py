@@ -7,7 +7,7 @@ chapters 04 and 05 are such watches; each says by itself how a leader is decided
 import itertools
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -15,16 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from replication_clients import Producer
 from replication_messages import WIRE, Fetch
 from replication_nodes import NAME
-from simulated_machine import STRANGER, STRANGER_REFUSED, AccessTable, Wire
+from simulated_machine import STRANGER_REFUSED, GuardedWorld, Wire
 
 from minibroker.log.batch import Batch, BatchHeader, batches
 from minibroker.log.interfaces import Files
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
-from minibroker.partitions import access
-from minibroker.partitions.access import Access
 from minibroker.partitions.partition import CONSUMER
-from minibroker.replicas.access import CONTROLLER_ROWS, REPLICA_ROWS
 from minibroker.replication.answering import LogEnds
 from minibroker.replication.authority import Election, LogEnd
 from minibroker.replication.follower import Position
@@ -37,15 +34,12 @@ from minibroker.segments.directory import DataDirectory
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.simulation import cluster
 from minibroker.simulation.checker import Violation
-from minibroker.simulation.cluster import ClusterWorld
 from minibroker.simulation.faults import Fault, Kind
 from minibroker.simulation.history import Value
 from minibroker.simulation.host import Host
-from minibroker.simulation.links import Reply
-from minibroker.simulation.process import Process
 from minibroker.simulation.scheduler import Action
+from minibroker.simulation.states import States
 from minibroker.simulation.trace import MARK
-from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -53,7 +47,6 @@ if TYPE_CHECKING:
 
 ACKS_MIN = 500
 CALM_MS_MIN, CALM_MS_MAX = 6_000, 60_000
-FORGE_MS = 60
 NO_ENDS: LogEnds = {}
 
 REPLICA_STATES = ("truncation", "divergence by epoch", "ISR shrink", "ISR expansion", "proposal refused")
@@ -68,7 +61,7 @@ PARTITION_DISASTERS = (
     cluster.FAILING_DISK,
     cluster.LOSE_RACK,
     cluster.FORGE,
-    Kind("unclean election", cluster.any_node, weight=4),
+    Kind("unclean election", cluster.any_node, (0, 2000)),
 )
 PARTITION_DISASTER_STATES = (
     *cluster.DISASTER_STATES,
@@ -79,6 +72,14 @@ CODES = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "NOT_ENOUGH_REPLICAS",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "NOT_LEADER_OR_FOLLOWER",
 }
+
+
+class SomeStates(States):
+    """The states that a world declares; its parts report more, which do not count."""
+
+    def reach(self, name: str) -> None:
+        if name in self.counts:
+            super().reach(name)
 
 
 # Logs -----------------------------------------------------------------------------------------------------------------
@@ -195,11 +196,9 @@ class Committed:
 # A world with a partition ---------------------------------------------------------------------------------------------
 
 
-class PartitionWatch(ClusterWorld):
+class PartitionWatch(GuardedWorld):
     """What a world must know of its partition: what is committed, which node leads, what clients have sent."""
 
-    ROWS: ClassVar[Mapping[ApiKey, Access]] = {**access.ROWS, **REPLICA_ROWS, **CONTROLLER_ROWS}
-    """The access table of the nodes."""
     WIRE: ClassVar[Wire] = WIRE
     lag_ms_max: int
     fetch_bytes: tuple[int, ...]
@@ -219,9 +218,6 @@ class PartitionWatch(ClusterWorld):
         self.written: dict[str, int] = {}
         """All batches that leaders have written, each with its last offset."""
         self._values: dict[tuple[int, int], list[tuple[int, Value]]] = {}
-        self.stranger = Process(self.scheduler, self.trace, STRANGER)
-        self.stranger.start()
-        self.network.admits = AccessTable(self.ROWS, self.WIRE, self.states.reach).admits
 
     # What is decided --------------------------------------------------------------------------------------------------
 
@@ -258,7 +254,27 @@ class PartitionWatch(ClusterWorld):
                 found[node_id] = LogEnd(replica.epochs.epoch_of(end - 1), end)
         return found
 
-    def on_unclean_election(self, _fault: Fault) -> None:
+    def on_unclean_election(self, fault: Fault) -> Action | None:
+        """The leader is soon the only one in sync. Then it dies, and the others return without it."""
+        hosts = self.hosts()
+        leader, others = hosts.get(self.partition.leader), set(self.partition.replicas) - {self.partition.leader}
+        if leader is None:
+            return None
+
+        def fall() -> None:
+            leader.kill()
+            for node_id in sorted(others):
+                hosts[node_id].start()
+            for after_ms in range(500, 4000, 500):
+                self.scheduler.after(after_ms, self._elect_uncleanly)
+
+        for node_id in sorted(others):
+            hosts[node_id].kill()
+        self.scheduler.after(self.lag_ms_max + 1000, fall)
+        self.scheduler.after(self.lag_ms_max + 5000 + fault.duration_ms, leader.start)
+        return None
+
+    def _elect_uncleanly(self) -> None:
         """An operator does not wait for all replicas, if one of those that are there has all committed records.
 
         The processes of all replicas that may lead have ended. If one of them were only cut off, it could still commit.
@@ -367,31 +383,8 @@ class PartitionWatch(ClusterWorld):
         node.is_doomed, node.is_weak = is_doomed, node.is_weak or is_doomed
         super().doom(host, is_doomed)
 
-    def on_forge(self, fault: Fault) -> Action:
-        """A stranger pretends to be a node, again and again: only the access table protects the cluster."""
-        first, second = map(int, fault.arguments)
-        forge = self.forgeries()[first % len(self.forgeries())]
-        is_over = False
-
-        def send() -> None:
-            if not is_over:
-                forge(second)
-                self.scheduler.after(FORGE_MS, send)
-
-        def end() -> None:
-            nonlocal is_over
-            is_over = True
-
-        send()
-        return end
-
     def forgeries(self) -> list[Callable[[int], None]]:
-        """What a stranger may send. The number selects the node for which it claims to act."""
-        return [self._forge_fetch]
-
-    def forge(self, target: Process, message: object, serve: Callable[[Reply], None]) -> None:
-        """Send a message of the stranger."""
-        self.network.ask(self.stranger, target, message, serve, lambda _answer: None)
+        return [*super().forgeries(), self._forge_fetch]
 
     def _forge_fetch(self, number: int) -> None:
         """Confirm, in the name of a follower, records that it does not have."""

@@ -6,19 +6,25 @@ starts it again; so does this machine.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from minibroker.log.errors import LogError
+from minibroker.partitions import access
 from minibroker.partitions.access import Access, Gate
 from minibroker.partitions.errors import Disconnect, Refused
 from minibroker.partitions.rare_warning import RareWarning
 from minibroker.partitions.registry import Call, Session
 from minibroker.replicas import disk
+from minibroker.replicas.access import CONTROLLER_ROWS, REPLICA_ROWS
 from minibroker.replicas.disk import FULL_DISK_ERRORS, WatchedFiles
+from minibroker.simulation.cluster import ClusterWorld
+from minibroker.simulation.faults import Fault
 from minibroker.simulation.host import DISK_FAILED, DISK_FULL, Host
+from minibroker.simulation.links import Reply
 from minibroker.simulation.process import Process
+from minibroker.simulation.scheduler import Action
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.headers import RequestHeader
 from minibroker.wire.schema import Request, Response
@@ -27,6 +33,7 @@ from minibroker.wire.tables.api_versions import ApiVersionsResponse
 END_MS_MAX = 20
 SUPERVISOR_MS = 700
 PROBE = "flush-probe"
+FORGE_MS = 60
 
 STRANGER = "stranger"
 STRANGER_REFUSED = "stranger refused"
@@ -120,6 +127,42 @@ class AccessTable:
             assert source.name == STRANGER, f"{source.name} may not send {message}"
             self._reach(STRANGER_REFUSED)
         return answer is _PASSED
+
+
+class GuardedWorld(ClusterWorld):
+    """A world whose requests pass the access table; a stranger sends some, too."""
+
+    ROWS: ClassVar[Mapping[ApiKey, Access]] = {**access.ROWS, **REPLICA_ROWS, **CONTROLLER_ROWS}
+    """The access table of the nodes."""
+    WIRE: ClassVar[Wire] = {}
+
+    def __init__(self, seed: int, *, faults: Sequence[Fault] | None = None, is_traced: bool = False) -> None:
+        super().__init__(seed, faults=faults, is_traced=is_traced)
+        self.stranger = Process(self.scheduler, self.trace, STRANGER)
+        self.stranger.start()
+        self.network.admits = AccessTable(self.ROWS, self.WIRE, lambda name: self.states.reach(name)).admits
+
+    def forgeries(self) -> list[Callable[[int], None]]:
+        """What a stranger may send. The number selects the node for which it claims to act."""
+        return []
+
+    def forge(self, target: Process, message: object, serve: Callable[[Reply], None]) -> None:
+        """Send a message of the stranger."""
+        self.network.ask(self.stranger, target, message, serve, lambda _answer: None)
+
+    def on_forge(self, fault: Fault) -> Action:
+        """A stranger pretends to be a node, again and again: only the access table protects the cluster."""
+        kind, number = map(int, fault.arguments)
+        forge = self.forgeries()[kind % len(self.forgeries())]
+        timer = self.scheduler.after(0, lambda: None)
+
+        def send() -> None:
+            nonlocal timer
+            forge(number)
+            timer = self.scheduler.after(FORGE_MS, send)
+
+        send()
+        return lambda: timer.cancel()
 
 
 def _pass(_call: Call[Any]) -> Response:
