@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from replication_clients import Producer
 from replication_messages import WIRE, Fetch
-from replication_nodes import NAME
+from replication_nodes import NAME, TOPIC_ID
 from simulated_machine import STRANGER_REFUSED, GuardedWorld, Wire
 
 from minibroker.log.batch import Batch, BatchHeader, batches
@@ -26,6 +26,7 @@ from minibroker.replication.answering import LogEnds
 from minibroker.replication.authority import Election, LogEnd
 from minibroker.replication.follower import Position
 from minibroker.replication.keys import MIN_INSYNC_REPLICAS
+from minibroker.replication.log_info import GetReplicaLogInfo
 from minibroker.replication.opening import HIGH_WATERMARKS
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.companions import Companion
@@ -61,7 +62,7 @@ PARTITION_DISASTERS = (
     cluster.FAILING_DISK,
     cluster.LOSE_RACK,
     cluster.FORGE,
-    Kind("unclean election", cluster.any_node, (0, 2000)),
+    Kind("unclean election", cluster.any_node),
 )
 PARTITION_DISASTER_STATES = (
     *cluster.DISASTER_STATES,
@@ -248,31 +249,22 @@ class PartitionWatch(GuardedWorld):
         """What these replicas answer to GetReplicaLogInfo."""
         found: dict[int, LogEnd] = {}
         for node_id in node_ids:
-            replica = self.nodes[node_id].replica
-            if replica is not None and replica.log.failure is None:
-                end = replica.log.log_end_offset
-                found[node_id] = LogEnd(replica.epochs.epoch_of(end - 1), end)
+            node = self.nodes[node_id]
+            info = GetReplicaLogInfo(lambda _id: NAME.topic, lambda _name: node.replica, lambda: node.broker_epoch)
+            told = info._answer(TOPIC_ID, NAME.partition)
+            if told.error_code == ErrorCode.NONE:
+                found[node_id] = LogEnd(told.last_written_leader_epoch, told.log_end_offset)
         return found
 
-    def on_unclean_election(self, fault: Fault) -> Action | None:
-        """The leader is soon the only one in sync. Then it dies, and the others return without it."""
-        hosts = self.hosts()
-        leader, others = hosts.get(self.partition.leader), set(self.partition.replicas) - {self.partition.leader}
-        if leader is None:
-            return None
-
-        def fall() -> None:
-            leader.kill()
-            for node_id in sorted(others):
-                hosts[node_id].start()
-            for after_ms in range(500, 4000, 500):
-                self.scheduler.after(after_ms, self._elect_uncleanly)
-
-        for node_id in sorted(others):
-            hosts[node_id].kill()
-        self.scheduler.after(self.lag_ms_max + 1000, fall)
-        self.scheduler.after(self.lag_ms_max + 5000 + fault.duration_ms, leader.start)
-        return None
+    def on_unclean_election(self, fault: Fault) -> None:
+        """All machines are booted again. Nothing is lost, but no replica can prove that, so none is in sync."""
+        chance = Random(int(fault.arguments[0]))
+        for host in self.hosts().values():
+            host.kill()
+            host.forget_epoch()
+            self.scheduler.after(chance.choice((50, 500, 3000)), host.start)
+        for after_ms in range(500, 6000, 500):
+            self.scheduler.after(after_ms, self._elect_uncleanly)
 
     def _elect_uncleanly(self) -> None:
         """An operator does not wait for all replicas, if one of those that are there has all committed records.
@@ -445,7 +437,10 @@ class PartitionWatch(GuardedWorld):
             return f"node {it.leader} does not lead: {it}"
         if set(it.isr) != set(it.replicas):
             return f"only {list(it.isr)} of {list(it.replicas)} are in sync"
-        return ""
+        # A node that has just returned counts as in sync until the controller hears of its return.
+        unknown = [node_id for node_id, node in self.nodes.items() if not node.is_registered]
+        weak = [node_id for node_id in it.replicas if self.nodes[node_id].is_weak]
+        return f"{unknown} are not registered, {weak} may have lost records" if unknown or weak else ""
 
     def missing(self) -> str:
         """What has not recovered yet."""

@@ -68,9 +68,6 @@ class Machine(Host):
         # The node ends after the event in which the disk has failed, as the broker's event loop does it.
         self.process.after(self.chance.randrange(END_MS_MAX), self._end_by_disk)
 
-    def forget_epoch(self) -> None:
-        """Remove the file with the broker epoch: from now on the node does not count as complete."""
-
     def _end_by_disk(self) -> None:
         if self.process.is_alive:
             self.kill()

@@ -149,7 +149,7 @@ class ClusterWorld(World):
         """Whether the cluster must work without this machine."""
         return True
 
-    def shut_down(self, host: Host, then: Action) -> None:
+    def shut_down(self, host: Host, then: Callable[[], object]) -> None:
         """Stop a node cleanly, as SIGTERM does; `then` runs when it has stopped."""
         host.stop()
         then()
@@ -238,7 +238,7 @@ class ClusterWorld(World):
             start = partial(self.scheduler.after, chance.choice((50, 300, 1000, 6000)), host.start)
             self._stop(host, start, is_clean=bool(is_clean))
 
-    def _stop(self, host: Host, then: Action, *, is_clean: bool) -> None:
+    def _stop(self, host: Host, then: Callable[[], object], *, is_clean: bool) -> None:
         if is_clean:
             self.shut_down(host, then)
         else:
