@@ -6,7 +6,7 @@ looks for every bug anew, in 500 seeds at most, and prints the table.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,11 @@ from replication_world import World
 from simulation_planted import Bug, print_table
 
 from minibroker.metadata.image import Image, PartitionImage
+from minibroker.partitions.access import Access, Gate
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import Appended, EpochEnd, LocalPartition, Reader
 from minibroker.partitions.producers import ProducerStates
+from minibroker.partitions.registry import Handler
 from minibroker.replication import authority, replica
 from minibroker.replication.authority import IsrChange
 from minibroker.replication.epochs import EpochCache
@@ -163,6 +165,19 @@ def _forget_producers(self: Replica, fetched: Fetched) -> bool:
 _ON_FETCHED = Replica.on_fetched
 
 
+# Trust and recovery ---------------------------------------------------------------------------------------------------
+
+
+def _any_caller(self: Gate, row: Access, handler: Handler) -> Handler:
+    return handler
+
+
+def _first_one(
+    self: authority.ElectLeaders, partition: PartitionImage, live: Sequence[int], ends: Mapping[int, authority.LogEnd]
+) -> int:
+    return live[0]
+
+
 # The bugs -------------------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +232,13 @@ BUGS = (
     ),
     _bug("sequence numbers are not checked", (ProducerStates, "check", _takes_all), seed=12, invariant=3),
     _bug("followers learn no sequence numbers", (Replica, "on_fetched", _forget_producers), seed=3, invariant=4),
+    _bug("a stranger's fetch is believed", (Gate, "_if_allowed", _any_caller), seed=1, invariant=11),
+    _bug(
+        "an unclean election takes the first replica",
+        (authority.ElectLeaders, "_most_complete", _first_one),
+        seed=1,
+        invariant=1,
+    ),
 )
 
 

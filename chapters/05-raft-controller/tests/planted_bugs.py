@@ -19,11 +19,15 @@ from simulation_planted import Bug, print_table
 
 from minibroker.controller import lifecycle, reassignment
 from minibroker.metadata.image import NO_LEADER
+from minibroker.partitions.access import Access, Gate
+from minibroker.partitions.registry import Handler
 from minibroker.raft.election import NO_NODE, Ballot, Election
 from minibroker.raft.messages import Send, SnapshotId
 from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
-from minibroker.replication import authority
+from minibroker.raft.tables.vote import VoteRequest
+from minibroker.replicas import disk
+from minibroker.replication import authority, eligible
 from minibroker.replication.leader import Leadership
 
 SCENARIOS = Path(__file__).parent / "scenarios"
@@ -119,6 +123,18 @@ def _as_it_is(change: Any, _partition: Any) -> Any:
     return change
 
 
+def _any_caller(self: Gate, row: Access, handler: Handler) -> Handler:
+    return handler
+
+
+def _any_voter(self: Gate, row: Access, handler: Handler) -> Handler:
+    guarded = _IF_ALLOWED(self, row, handler)
+    return lambda call: handler(call) if isinstance(call.request, VoteRequest) else guarded(call)
+
+
+_IF_ALLOWED = Gate._if_allowed
+
+
 def _never(*_arguments: object, **_named: object) -> bool:
     return False
 
@@ -175,6 +191,22 @@ BUGS = (
         invariant=12,
     ),
     _cluster("a fenced broker is elected", (lifecycle, "without", _without_but_the_last), seed=10, invariant=10),
+    _quorum("a stranger counts as a voter", (Gate, "_if_allowed", _any_caller), seed=1, invariant=12),
+    _quorum(
+        "a vote in epoch 2³¹−1 is granted",
+        (Gate, "_if_allowed", _any_voter),
+        (Raft, "_refuses", _never),
+        seed=1,
+        invariant=0,
+    ),
+    _cluster("a full disk costs a node its place", (disk, "loses_records", _always), seed=1, invariant=0),
+    _cluster(
+        "no replica is eligible after the last one in sync",
+        (eligible, "is_enabled", _never),
+        (lifecycle, "is_enabled", _never),
+        seed=1,
+        invariant=0,
+    ),
 )
 
 

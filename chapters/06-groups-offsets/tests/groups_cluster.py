@@ -182,10 +182,10 @@ class Node(ReplicaMember):
         self.outstanding, self._answers, self._watched = {}, [], None
         self.coordinators = SimulatedCoordinators(self)
         mirror = Mirror()
-        data = WatchedDirectory(self.disk, mirror)
+        data = WatchedDirectory(self.files, mirror)
         local, replica = open_replica(
             data,
-            self.disk,
+            self.files,
             NAME,
             self.config,
             node_id=self.node_id,

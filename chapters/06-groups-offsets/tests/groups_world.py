@@ -18,11 +18,12 @@ from typing import Any, ClassVar
 import replication_world
 from consumer_driver import image_of
 from groups_clients import ClassicMember, ConsumerMember, Member, Observer, Plan
-from groups_cluster import Node, new_shard, records_of
+from groups_cluster import Asked, Node, new_shard, records_of
 from groups_watch import Broken, DurableGroups, differences, is_stable
-from partition_watch import LEADER_CHANGES
+from partition_watch import LEADER_CHANGES, PARTITION_DISASTER_STATES, SomeStates
 from replication_cluster import Authority
 
+from minibroker.coordinators.access import ROWS
 from minibroker.groups.classic import ClassicGroup
 from minibroker.groups.consumer import ConsumerGroup
 from minibroker.groups.keys import GroupSettings, MigrationPolicy
@@ -37,7 +38,6 @@ from minibroker.simulation import cluster
 from minibroker.simulation.faults import Fault, Kind
 from minibroker.simulation.host import DEATH
 from minibroker.simulation.scheduler import Action
-from minibroker.simulation.states import States
 from minibroker.simulation.trace import NOTE
 from minibroker.wire.codes import ErrorCode
 
@@ -59,14 +59,6 @@ REFUSED = {
 def any_member(chance: Random) -> tuple[int]:
     """Draw a member."""
     return (chance.randrange(cluster.ANY),)
-
-
-class _Some(States):
-    """The states that the world declares; chapter 04's parts report more, which do not count."""
-
-    def reach(self, name: str) -> None:
-        if name in self.counts:
-            super().reach(name)
 
 
 class World(replication_world.World):
@@ -91,7 +83,10 @@ class World(replication_world.World):
         "leader joins again, a topic has grown",
         "offsets from a coordinator that was replaced",
         *REFUSED.values(),
+        *PARTITION_DISASTER_STATES,
     )
+    WIRE = {**replication_world.World.WIRE, Asked: lambda it: it.request}
+    ROWS = {**replication_world.World.ROWS, **ROWS}
     KINDS: ClassVar[tuple[Kind, ...]] = (
         cluster.KILL,
         cluster.POWER_CUT,
@@ -115,7 +110,7 @@ class World(replication_world.World):
 
     def build(self) -> None:
         """All nodes are up, the first one leads, and the members start one after the other."""
-        self.states = _Some(self.STATES)
+        self.states = SomeStates(self.STATES)
         chance = self.chance("build")
         size = chance.choice((3, 3, 3, 3, 3, 5))
         self.lag_ms_max = chance.choice((800, 1500))
