@@ -20,6 +20,9 @@ QUICK_MEMBERS = (
     "group.consumer.session.timeout.ms=12000",
 )
 
+# A transaction that is too old is aborted within a moment.
+QUICK_TRANSACTIONS = ("transaction.abort.timed.out.transaction.cleanup.interval.ms=200",)
+
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
@@ -27,7 +30,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     if BOOTSTRAP:
         yield ForeignBroker(BOOTSTRAP)
         return
-    shared = start_broker(tmp_path_factory.mktemp("shared") / "data", *QUICK_UPKEEP, *QUICK_MEMBERS)
+    shared = start_broker(
+        tmp_path_factory.mktemp("shared") / "data", *QUICK_UPKEEP, *QUICK_MEMBERS, *QUICK_TRANSACTIONS
+    )
     try:
         yield shared
         assert shared.is_alive(), f"the shared broker died:\n{shared.log()[-4000:]}"
