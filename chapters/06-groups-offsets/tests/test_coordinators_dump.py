@@ -9,8 +9,13 @@ from minibroker.coordinators.dump import DirectoryDump, dump_of, topic_of
 from minibroker.groups.records import GroupMetadataKey, GroupRecord, OffsetCommitKey, OffsetCommitValue, encode
 from minibroker.log.batch import BatchBuilder
 from minibroker.log.memory import MemoryFiles
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.dump import Dump
 from minibroker.segments.segmented import SegmentedLog
+from minibroker.transactions import records as transaction_records
+from minibroker.transactions.ids import Transaction
+from minibroker.transactions.records import TransactionRecord
+from minibroker.transactions.transitions import TransactionState
 
 A, B = 1, 2
 FIRST = f"{0:020}"
@@ -111,20 +116,42 @@ def test_markers_are_shown_with_their_coordinator_epoch() -> None:
 
 
 def test_records_of_an_internal_topic_are_shown_with_their_meaning() -> None:
-    files = MemoryFiles()
-    log = SegmentedLog.open(files, "data/__consumer_offsets-3")
-    builder = BatchBuilder()
     commit = GroupRecord(
         OffsetCommitKey(group_id="g", topic="orders", partition=0),
         OffsetCommitValue(offset=7, leader_epoch=1, metadata="", commit_timestamp=5),
     )
-    for key, value in (encode(commit), encode(GroupRecord(GroupMetadataKey(group_id="g"), None)), (b"\0\x63", b"new")):
-        builder.append(timestamp=0, key=key, value=value)
-    log.append(builder.build())
-    log.close()
-    path = f"data/__consumer_offsets-3/{FIRST}.log"
-    assert topic_of(path) == "__consumer_offsets"
-    _batch, first, second, third, _last = shown(dump_of(files, path, topic=topic_of(path)))
+    deleted = GroupRecord(GroupMetadataKey(group_id="g"), None)
+    first, second, third, fourth = meanings(
+        "__consumer_offsets", encode(commit), encode(deleted), (b"\0\x63", b"new"), (b"\0\x01", b"short")
+    )
     assert "OffsetCommitKey(group_id='g', topic='orders', partition=0): OffsetCommitValue(offset=7" in first
     assert second.endswith("GroupMetadataKey(group_id='g'): deleted")
     assert "new" in third
+    assert "damaged: record of __consumer_offsets" in fourth
+
+
+def test_the_states_of_transactional_ids_are_shown() -> None:
+    names = frozenset({TopicPartition("orders", 1), TopicPartition("orders", 0)})
+    state = Transaction(7, 3, 60_000, TransactionState.ONGOING, 5, partitions=names, started_ms=4)
+    ongoing, deleted = meanings(
+        "__transaction_state",
+        transaction_records.encode(TransactionRecord("copier", state)),
+        transaction_records.encode(TransactionRecord("copier", None)),
+    )
+    assert ongoing.endswith("'copier': ONGOING, producer id 7 epoch 3, orders-0, orders-1, timeout 60000 ms")
+    assert deleted.endswith("'copier': deleted")
+
+
+def meanings(topic: str, *records: tuple[bytes, bytes | None]) -> list[str]:
+    """The lines of these records in a dump of a partition of the topic."""
+    files = MemoryFiles()
+    log = SegmentedLog.open(files, f"data/{topic}-3")
+    builder = BatchBuilder()
+    for key, value in records:
+        builder.append(timestamp=0, key=key, value=value)
+    log.append(builder.build())
+    log.close()
+    path = f"data/{topic}-3/{FIRST}.log"
+    assert topic_of(path) == topic
+    _batch, *found, _last = shown(dump_of(files, path, topic=topic_of(path)))
+    return found

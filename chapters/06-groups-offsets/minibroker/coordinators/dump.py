@@ -19,13 +19,14 @@ from minibroker.log.interfaces import Files, directory_of
 from minibroker.log.record import Record
 from minibroker.log.recovery import headers
 from minibroker.log.text import counted_text
-from minibroker.metadata.names import GROUP_METADATA_TOPIC
+from minibroker.metadata.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from minibroker.partitions.producers import SNAPSHOT_SUFFIX, DamagedSnapshot, decode_snapshot
 from minibroker.segments import dump as segments_dump
 from minibroker.segments.checkpoint import content
 from minibroker.segments.dump import Dump, LogDump
 from minibroker.segments.loading import CLEANED, DELETED, SWAP
 from minibroker.segments.segment import LOG_SUFFIX, TRANSACTION_SUFFIX
+from minibroker.transactions import records as transaction_records
 from minibroker.transactions.aborted import ENTRY, AbortedTransaction, fault
 
 
@@ -246,24 +247,41 @@ def _snapshot_damage(data: bytes, slot: int, _values: Mapping[str, int]) -> str 
 # Records of internal topics -------------------------------------------------------------------------------------------
 
 
-def _group_meaning(record: Record) -> str | None:
-    return _meaning(record, lambda key: group_records.decode(key, record.value))
+def _readable(meaning: Callable[[bytes, bytes | None], str | None]) -> Meaning:
+    """The meaning of a record, or why it has none."""
+
+    def of(record: Record) -> str | None:
+        try:
+            return None if record.key is None else meaning(record.key, record.value)
+        except ExpectedError as error:
+            return f"damaged: {error}"
+
+    return of
 
 
-def _meaning(record: Record, decode: Callable[[bytes], tuple[object, object] | None]) -> str | None:
-    if record.key is None:
-        return None
-    try:
-        found = decode(record.key)
-    except ExpectedError as error:
-        return f"damaged: {error}"
+def _group_meaning(key: bytes, value: bytes | None) -> str | None:
+    found = group_records.decode(key, value)
     if found is None:
         return None
-    key, value = found
-    return f"{key!r}: deleted" if value is None else f"{key!r}: {value!r}"
+    return f"{found.key!r}: " + ("deleted" if found.value is None else repr(found.value))
 
 
-MEANINGS: dict[str, Meaning] = {GROUP_METADATA_TOPIC: _group_meaning}
+def _transaction_meaning(key: bytes, value: bytes | None) -> str | None:
+    found = transaction_records.decode(key, value)
+    if found is None:
+        return None
+    state = found.value
+    if state is None:
+        return f"{found.transactional_id!r}: deleted"
+    partitions = ", ".join(it.directory for it in sorted(state.partitions)) or "no partitions"
+    producer = f"producer id {state.producer_id} epoch {state.producer_epoch}"
+    return f"{found.transactional_id!r}: {state.state.name}, {producer}, {partitions}, timeout {state.timeout_ms} ms"
+
+
+MEANINGS: dict[str, Meaning] = {
+    GROUP_METADATA_TOPIC: _readable(_group_meaning),
+    TRANSACTION_STATE_TOPIC: _readable(_transaction_meaning),
+}
 """What the records of each internal topic mean."""
 
 
