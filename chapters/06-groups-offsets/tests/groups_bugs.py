@@ -22,12 +22,13 @@ from minibroker.groups.classic_members import Member, Members
 from minibroker.groups.classic_timers import NEVER
 from minibroker.groups.consumer_members import MemberState
 from minibroker.groups.errors import GroupRefused
+from minibroker.groups.shard import GroupShard
 from minibroker.groups.steps import Reply, Step
 from minibroker.groups.tables.sync_group import SyncGroupResponse
 from minibroker.wire.codes import ErrorCode
 
 
-def _syncs_at_once(self: Coordinator, reply: Reply) -> None:
+def _syncs_at_once(self: Coordinator[GroupShard], reply: Reply) -> None:
     """An assignment is answered before its record is replicated."""
     if isinstance(reply.response, SyncGroupResponse):
         self._answer(reply)

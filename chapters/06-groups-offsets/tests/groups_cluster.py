@@ -19,7 +19,7 @@ from replication_cluster import Member as ReplicaMember
 from replication_nodes import NAME
 
 from minibroker.coordinators.coordinator import Coordinator, State
-from minibroker.coordinators.hosting import GroupCoordinators
+from minibroker.coordinators.group_hosting import GroupCoordinators
 from minibroker.groups.keys import GroupSettings
 from minibroker.groups.records import GroupRecord, decode
 from minibroker.groups.shard import GroupShard
@@ -131,7 +131,7 @@ class SimulatedCoordinators(GroupCoordinators):
         return self._node.world.new_shard(self._node.new_member_id, self.authority.image)
 
     @property
-    def coordinator(self) -> Coordinator | None:
+    def coordinator(self) -> Coordinator[GroupShard] | None:
         """The coordinator, if this node leads."""
         return self._coordinators.get(OFFSETS)
 
@@ -278,7 +278,7 @@ class Node(ReplicaMember):
     def _check_replay(self) -> None:
         """The live state is what another node would load from this log."""
         shard, coordinator = self.shard, self.coordinators.coordinator
-        if shard is None or coordinator is None or coordinator._pending:
+        if shard is None or coordinator is None or coordinator._collected:
             return
         if shard is not self._watched:
             self._watched, self._replayed_to = shard, 0

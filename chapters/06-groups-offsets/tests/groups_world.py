@@ -145,7 +145,7 @@ class World(replication_world.World):
             consumer_heartbeat_interval_ms=300,
             consumer_assignment_interval_ms=chance.choice((0, 0, 500)),
             migration_policy=MigrationPolicy.BIDIRECTIONAL,
-            offsets_commit_timeout_ms=COMMIT_TIMEOUT_MS,
+            append_timeout_ms=COMMIT_TIMEOUT_MS,
         )
 
     def _add_nodes(self, size: int) -> None:

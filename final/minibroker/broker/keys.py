@@ -7,6 +7,7 @@ _MODULES = (
     "minibroker.raft.keys",
     "minibroker.controller.keys",
     "minibroker.groups.keys",
+    "minibroker.transactions.keys",
     "minibroker.broker.catalogue",
 )
 

@@ -287,6 +287,7 @@ class SegmentedLog:
         self._use(new)
         with self._durability.offline_if_it_fails("an empty segment could not be removed"):
             old.delete()
+        self._companions.tell(lambda companion: companion.on_roll(base_offset))
 
     # Companions -----------------------------------------------------------------------------------------------------
 

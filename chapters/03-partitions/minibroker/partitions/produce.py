@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from minibroker.log.batch import ATTRIBUTES_AT, COMPRESSION_MASK, HEADER_SIZE
 from minibroker.log.compression import Compression
+from minibroker.partitions.admission import Claim
 from minibroker.partitions.errors import Disconnect, Held, Refused
 from minibroker.partitions.partition import ACKS_ALL, Appended, Partition
 from minibroker.partitions.registry import Answer, Call
@@ -83,6 +84,8 @@ class _Produce:
         self._call = call
         self._on_timeout = on_timeout
         self._acks = call.request.acks
+        transactional_id = call.request.transactional_id
+        self._claim = None if transactional_id is None else Claim(transactional_id, call.version)
         self._held: list[_Held] = []
         self._pending: list[_Pending] = []
         self._endpoints: dict[int, NodeEndpoint] = {}
@@ -140,7 +143,7 @@ class _Produce:
             records = data.records
             assert records is None or isinstance(records, memoryview), "a decoded record set is a view of the request"
             partition = self._routes.partition(topic, data.index)
-            appended = partition.append(records, acks=acks, now_ms=self._call.now_ms)
+            appended = partition.append(records, acks=acks, now_ms=self._call.now_ms, claim=self._claim)
         except Held as held:
             if acks == ACKS_NONE:
                 self._refuse(TopicPartition(topic, data.index), answer, held)

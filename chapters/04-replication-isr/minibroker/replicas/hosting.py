@@ -54,7 +54,7 @@ class Hosted:
     ) -> None:
         """`listeners` are parts of the node that work only on the leader of a partition.
 
-        `rules_for` chooses the admission rules, and `open_transactions` opens the transaction index of a log.
+        `rules_for` chooses the admission rules, and `open_transactions` opens the transactions of a log.
         """
         self._listeners = listeners
         self._rules_for = rules_for

@@ -4,29 +4,20 @@ A partition of `__consumer_offsets` may hold a million records, which take secon
 so `replay` is a generator: it pauses after every few records, so that the driver can serve clients in between.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from minibroker.groups.records import GroupRecord, decode
-from minibroker.log.batch import batches
-from minibroker.log.record import Record
+from minibroker.coordinators.sharding import StateShard
+from minibroker.groups.pending import Producer
+from minibroker.log.batch import Batch, batches
+from minibroker.log.control import ControlType, control_type
 from minibroker.segments.segmented import SegmentedLog
 
 _RECORDS_BETWEEN_STOPS = 200
 
 
-def replay(log: SegmentedLog, on_record: Callable[[GroupRecord, int], None], *, bytes_max: int) -> Iterator[None]:
-    """Pass all records of a log to `on_record`, with their offsets. The caller may pause at every step."""
-    for number, record in enumerate(_records(log, bytes_max)):
-        if record is not None and record.key is not None:
-            found = decode(record.key, record.value)
-            if found is not None:
-                on_record(found, record.offset)
-        if number % _RECORDS_BETWEEN_STOPS == 0:
-            yield
-
-
-def _records(log: SegmentedLog, bytes_max: int) -> Iterator[Record | None]:
-    """The records of a log, and None after each batch."""
+def replay(log: SegmentedLog, shard: StateShard, *, bytes_max: int) -> Iterator[None]:
+    """Pass all records and markers of a log to a shard. The caller may pause at every step."""
+    number = 0
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         found = log.read(offset, bytes_max=bytes_max)
@@ -34,9 +25,28 @@ def _records(log: SegmentedLog, bytes_max: int) -> Iterator[Record | None]:
         if not found.count:
             return
         for batch in batches(found.read()):
-            if not batch.header.is_control:
-                batch.check_crc()
-                yield from (it for it in batch.records() if it.offset >= offset)
+            batch.check_crc()
+            for _record in _replay_batch(batch, shard, offset):
+                if number % _RECORDS_BETWEEN_STOPS == 0:
+                    yield
+                number += 1
             # A batch without records must advance the offset, too. Otherwise it would be read again and again.
             offset = max(offset, batch.header.next_offset)
-            yield None
+            yield
+
+
+def _replay_batch(batch: Batch, shard: StateShard, from_offset: int) -> Iterator[None]:
+    header = batch.header
+    producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
+    for record in batch.records():
+        if record.offset < from_offset or record.key is None:
+            continue
+        if header.is_control:
+            kind = control_type(record)
+            if kind in (ControlType.ABORT, ControlType.COMMIT):
+                shard.apply_marker(header.producer_id, is_commit=kind == ControlType.COMMIT)
+        else:
+            found = shard.decode(record.key, record.value)
+            if found is not None:
+                shard.replay(found, record.offset, producer)
+        yield
