@@ -37,14 +37,15 @@ def replay(log: SegmentedLog, shard: StateShard, *, bytes_max: int) -> Iterator[
 
 def _replay_batch(batch: Batch, shard: StateShard, from_offset: int) -> Iterator[None]:
     header = batch.header
-    producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
+    writer = Producer(header.producer_id, header.producer_epoch)
+    producer = writer if header.is_transactional else None
     for record in batch.records():
         if record.offset < from_offset or record.key is None:
             continue
         if header.is_control:
             kind = control_type(record)
             if kind in (ControlType.ABORT, ControlType.COMMIT):
-                shard.apply_marker(header.producer_id, is_commit=kind == ControlType.COMMIT)
+                shard.apply_marker(writer, is_commit=kind == ControlType.COMMIT)
         else:
             found = shard.decode(record.key, record.value)
             if found is not None:

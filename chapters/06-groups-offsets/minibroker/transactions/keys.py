@@ -43,7 +43,7 @@ TRANSACTION_REMOVE_INTERVAL_MS = broker_key(
 TRANSACTION_PARTITION_VERIFICATION_ENABLE = broker_key(
     "transaction.partition.verification.enable",
     BOOLEAN,
-    True,
+    "true",
     None,
     "Whether a partition asks the coordinator before it accepts the first batch of a transaction (KIP-890).",
 )
