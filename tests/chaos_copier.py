@@ -100,7 +100,7 @@ def copy_with_confluent(bootstrap: str, source: str, target: str, group: str, tr
     producer.init_transactions(_WAIT_S)
     consumer.subscribe([source])
     while True:
-        messages = consumer.consume(RECORDS, timeout=0.2)
+        messages: list[Any] = consumer.consume(RECORDS, timeout=0.2)
         for message in messages:
             if message.error() and not message.error().retriable():
                 raise KafkaException(message.error())
@@ -118,8 +118,8 @@ def copy_with_confluent(bootstrap: str, source: str, target: str, group: str, tr
                 raise
             _until_done(lambda: producer.abort_transaction(_WAIT_S))
             assigned = consumer.assignment()
-            for it in consumer.committed(assigned, _WAIT_S):
-                consumer.seek(ConfluentTopicPartition(it.topic, it.partition, max(it.offset, 0)))
+            for where in consumer.committed(assigned, _WAIT_S):
+                consumer.seek(ConfluentTopicPartition(where.topic, where.partition, max(where.offset, 0)))
 
 
 def _send_positions(producer: Producer, source: str, records: Sequence[Any], consumer: Consumer) -> None:
