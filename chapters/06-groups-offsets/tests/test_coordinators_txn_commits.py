@@ -77,7 +77,8 @@ class Txn(Bench):
         topic: Any = Topic()
         self.handler = TransactionalCommits(self._pass_on, topic, self.verifier)
 
-    def _pass_on(self, _key: str, ticket: Ticket, event: Any, *, may_wait: bool = True) -> None:
+    def _pass_on(self, key: str, ticket: Ticket, event: Any, *, may_wait: bool = True) -> None:
+        del key
         self.coordinator.handle(ticket, event, may_wait=may_wait)
 
     def send(self, offset: int, who: Producer = WHO, *, version: int = 3, **fields: Any) -> list[Any]:
