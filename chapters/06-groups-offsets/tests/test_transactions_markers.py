@@ -9,7 +9,10 @@ from transactions_broker import CLIENT, PRODUCER, TransactionBroker
 
 from minibroker.log.batch import batches
 from minibroker.log.control import coordinator_epoch
+from minibroker.replication.answering import DescribeProducers
+from minibroker.replication.tables.describe_producers import DescribeProducersRequest, TopicRequest
 from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
@@ -64,6 +67,20 @@ def test_delete_records_may_remove_the_beginning_of_an_open_transaction() -> Non
     broker.send(b"a", b"b")
     broker.partition.delete_records(1)
     assert broker.partition.log_start_offset == broker.partition.last_stable_offset == 1
+
+
+def test_describe_producers_shows_the_open_transaction_and_the_coordinators_epoch() -> None:
+    """`kafka-transactions find-hanging` begins with it."""
+    broker = TransactionBroker()
+    broker.registry.add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(broker.store))
+    broker.send(b"a")
+    broker.mark(is_commit=True, coordinator_epoch=5)
+    broker.send(b"b", b"c", sequence=1)
+    topic = TopicRequest(name="orders", partition_indexes=[0])
+    (partition,) = broker.ask(DescribeProducersRequest(topics=[topic])).topics[0].partitions
+    (producer,) = partition.active_producers
+    assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (PRODUCER, 0, 2)
+    assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (5, 2)
 
 
 # Markers of a coordinator ---------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ compacted topic, for a topic that limits the age of its records, and with `minib
 A rule knows the `Origin` of a batch. A client's batch must meet all rules. A coordinator's own batch may be a control
 batch, and its sequence number is not checked.
 
-`LocalPartition` gets the function that lists the rules. Chapter 06 passes one that replaces `is_in_no_transaction`
-and adds a rule that keeps clients out of internal topics. The checks of the replica (is it the leader, are enough
-replicas in sync) come before any rule, through `ReplicaPort`.
+`LocalPartition` gets the function that lists the rules. Chapter 06 passes one without `is_in_no_transaction`, with a
+rule about transactions at the end, and another one that keeps clients out of internal topics. The checks of the replica
+(is it the leader, are enough replicas in sync) come before any rule, through `ReplicaPort`.
 """
 
 from collections.abc import Callable, Iterator
