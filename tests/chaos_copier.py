@@ -24,7 +24,7 @@ from minibroker.segments.checkpoint import TopicPartition
 
 RECORDS = 750
 """The most records of a transaction."""
-TRANSACTION_MS = 6000
+TRANSACTION_MS = 10_000
 SESSION_MS = 3000
 _ANSWER_MS = 5000
 _WAIT_S = 60.0
@@ -100,7 +100,7 @@ def copy_with_confluent(bootstrap: str, source: str, target: str, group: str, tr
     producer.init_transactions(_WAIT_S)
     consumer.subscribe([source])
     while True:
-        messages = consumer.consume(RECORDS, timeout=0.2)
+        messages: list[Any] = consumer.consume(RECORDS, timeout=0.2)
         for message in messages:
             if message.error() and not message.error().retriable():
                 raise KafkaException(message.error())
@@ -111,18 +111,22 @@ def copy_with_confluent(bootstrap: str, source: str, target: str, group: str, tr
             producer.begin_transaction()
             for it in records:
                 producer.produce(target, it.value(), partition=it.partition())
-            positions = {
-                it.partition(): ConfluentTopicPartition(source, it.partition(), it.offset() + 1) for it in records
-            }
-            producer.send_offsets_to_transaction(list(positions.values()), consumer.consumer_group_metadata(), _WAIT_S)
+            _send_positions(producer, source, records, consumer)
             _until_done(lambda: producer.commit_transaction(_WAIT_S))
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
             _until_done(lambda: producer.abort_transaction(_WAIT_S))
             assigned = consumer.assignment()
-            for it in consumer.committed(assigned, _WAIT_S):
-                consumer.seek(ConfluentTopicPartition(it.topic, it.partition, max(it.offset, 0)))
+            for where in consumer.committed(assigned, _WAIT_S):
+                consumer.seek(ConfluentTopicPartition(where.topic, where.partition, max(where.offset, 0)))
+
+
+def _send_positions(producer: Producer, source: str, records: Sequence[Any], consumer: Consumer) -> None:
+    positions = {it.partition(): it.offset() + 1 for it in records}
+    offsets = [ConfluentTopicPartition(source, *it) for it in positions.items()]
+    member = consumer.consumer_group_metadata()
+    _until_done(lambda: producer.send_offsets_to_transaction(offsets, member, _WAIT_S))
 
 
 def _until_done(end: Any) -> None:

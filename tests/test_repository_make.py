@@ -23,6 +23,7 @@ WORKING = [
     "bench",
     "simulate",
     "chaos",
+    "chaos-transactions",
     "chaos-spark",
     "docs",
     "site",
@@ -30,7 +31,6 @@ WORKING = [
     "help",
 ]
 LATER = {
-    "chaos-transactions": "chapter 06 (groups-offsets)",
     "bench-peers": "chapter 07 (zero-copy-perf)",
     "demo": "after chapter 07",
 }

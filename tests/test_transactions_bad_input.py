@@ -179,7 +179,12 @@ def test_a_stranger_cannot_add_to_a_transaction(victim: Victim, client: Client) 
         (victim.name, NOBODY, victim.epoch, mapping),
         (victim.name, victim.id, victim.epoch + 5, ErrorCode.INVALID_PRODUCER_EPOCH),
     ):
-        who = {"transactional_id": name, "producer_id": producer_id, "producer_epoch": epoch, "group_id": group}
+        who: dict[str, Any] = {
+            "transactional_id": name,
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+            "group_id": group,
+        }
         with case(name, producer_id, epoch):
             added = ErrorCode(victim.ask(AddOffsetsToTxnRequest(**who)).error_code)
             assert added in (code, ErrorCode.PRODUCER_FENCED)

@@ -28,7 +28,7 @@ class Copier:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._target, self._orders, self._crash = options.target, options.orders, options.crash
-        self._half = options.orders // 2
+        self._half = (options.orders - 1) // 2
         self.consumer = Consumer(
             {
                 "bootstrap.servers": options.broker,
@@ -150,7 +150,7 @@ def main() -> None:
     """Run each way to copy with a crash after each step, and print what was lost and duplicated."""
     parser = argparse.ArgumentParser(description="A copy between topics that is killed at every step.")
     parser.add_argument("broker", nargs="?", default=BROKER)
-    parser.add_argument("--orders", type=int, default=20, help="how many orders there are; the crash is in the middle")
+    parser.add_argument("--orders", type=int, default=20, help="10 or more; the crash is in the middle")
     for option in ("--program", "--topic", "--target", "--crash"):
         parser.add_argument(option, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -56,4 +56,4 @@ def test_the_lab_adds_up_the_crashes_of_one_program() -> None:
         "copy, killed here: 10 orders, lost 1, duplicated 0",
         "copy, killed there: 10 orders, lost 0, duplicated 2",
     ]
-    assert lab_delivery.counted("\n".join(lines)) == [lab_delivery.Counted("copy", 18, 1, 2)]
+    assert lab_delivery.counted("\n".join(lines)) == [lab_delivery.Counted("copy", 20, 1, 2)]

@@ -162,15 +162,20 @@ class GroupCoordinator(Coordinator):
         super().__init__(core, group_id, GROUP)
         self.group_id = group_id
 
-    def committed(self, partitions: Iterable[TopicPartition] | None = None) -> Dialogue[dict[TopicPartition, int]]:
-        """The committed offsets of some partitions, or of all; a partition without one is left out."""
+    def committed(
+        self, partitions: Iterable[TopicPartition] | None = None, *, is_stable: bool = True
+    ) -> Dialogue[dict[TopicPartition, int]]:
+        """The committed offsets of some partitions, or of all; a partition without one is left out.
+
+        If `is_stable`, wait until the transactions that will change them have ended.
+        """
         topics = None
         if partitions is not None:
             topics = [
                 OffsetFetchRequestTopic(name=topic, partition_indexes=[it.partition for it in them])
                 for topic, them in by_topic(partitions).items()
             ]
-        request = OffsetFetchRequest(group_id=self.group_id, topics=topics, require_stable=True)
+        request = OffsetFetchRequest(group_id=self.group_id, topics=topics, require_stable=is_stable)
         response = yield from self.ask_until_answered(request, _fetch_codes, version_max=_FETCH_ONE)
         self._check(response.error_code, None)
         found: dict[TopicPartition, int] = {}

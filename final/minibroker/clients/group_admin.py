@@ -194,9 +194,9 @@ def _assigned(data: bytes) -> list[TopicPartition]:
 # Offsets ------------------------------------------------------------------------------------------------------------
 
 
-def committed_offsets(client: Client, group_id: str) -> dict[TopicPartition, int]:
-    """All offsets that a group has committed."""
-    return client.run(GroupCoordinator(client.core, group_id).committed())
+def committed_offsets(client: Client, group_id: str, *, is_stable: bool = True) -> dict[TopicPartition, int]:
+    """All offsets that a group has committed. If `is_stable`, wait for the transactions that will change them."""
+    return client.run(GroupCoordinator(client.core, group_id).committed(is_stable=is_stable))
 
 
 def committed_offsets_of_all(

@@ -283,7 +283,7 @@ class _Sender(threading.Thread):
         self._metadata_not_before_ms = 0.0
         self._id_not_before_ms = 0.0
         self._session = session
-        self._coordinator = session and Coordinator(self._asking.core, session.transactional_id, TRANSACTION)
+        self._coordinator = Coordinator(self._asking.core, session.transactional_id if session else "", TRANSACTION)
         self._adding_not_before_ms = 0.0
 
     # Called by other threads ------------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ class _Sender(threading.Thread):
         """Add the partitions of new batches to the transaction, if the brokers do not do that themselves."""
         with self._changed:
             missing = [TopicPartition(*it) for it in self._accumulator.unadmitted]
-        if not missing or self._coordinator is None:
+        if not missing:
             return
         try:
             self._asking.run(session.add_partitions(self._coordinator, missing))
@@ -460,7 +460,7 @@ class _Sender(threading.Thread):
         try:
             link = self._client.link(send.node_id)
             request = produce_request(send, self._config)
-            version_max = self._session and self._session.produce_version_max
+            version_max = None if self._session is None else self._session.produce_version_max
             number = link.send(
                 request, deadline_ms=deadline_ms, version_max=version_max, expects_response=expects_response
             )

@@ -267,7 +267,7 @@ class Coordinator(Generic[S]):
             self._next_offset += 1
         if step.marker is not None:
             self._collected.add_batch(step.marker.batch)
-            self.shard.apply_marker(step.marker.producer_id, is_commit=step.marker.is_commit)
+            self.shard.apply_marker(step.marker.producer, is_commit=step.marker.is_commit)
             self._next_offset += 1
         if not self._is_flush_due:
             self._is_flush_due = True

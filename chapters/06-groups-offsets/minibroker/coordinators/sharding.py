@@ -57,7 +57,7 @@ class StateShard(Protocol):
     def apply(self, record: Any, offset: int, now_ms: int, producer: Producer | None = None) -> None:
         """Apply a record of a step."""
 
-    def apply_marker(self, producer_id: int, *, is_commit: bool) -> None:
+    def apply_marker(self, producer: Producer, *, is_commit: bool) -> None:
         """Apply a marker, which was loaded or appended."""
 
     def on_loaded(self, now_ms: int) -> None:

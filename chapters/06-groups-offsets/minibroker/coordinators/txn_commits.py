@@ -79,7 +79,8 @@ class TransactionalCommits:
             return shard.on_transactional_commit(ticket, commit, who, owner, now_ms)
         name = self._topic.partition_of(request.group_id)
         assert name is not None, "the coordinator leads a partition of the topic"
-        guard = shard.guard_of(who.id)
+        is_add = version >= _ADDING_FROM
+        guard = shard.guard_of(who, is_add=is_add)
 
         def done(codes: Mapping[TopicPartition, ErrorCode]) -> None:
             code = _code_for_producer(codes[name], version)
@@ -93,7 +94,6 @@ class TransactionalCommits:
 
             self._pass_on(request.group_id, ticket, act)
 
-        is_add = version >= _ADDING_FROM
         self._verifier.verify(owner, who.id, who.epoch, [name], is_add=is_add, done=done)
         return Step()
 
@@ -164,10 +164,15 @@ def marker_ticket(done: Callable[[ErrorCode], None]) -> Ticket:
 def write_marker(partition: LocalPartition, marker: Marker, ticket: Ticket, shard: GroupShard, now_ms: int) -> Step:
     """The step that writes a marker, or refuses it because of its epochs."""
     state = partition.producers.producers.get(marker.producer_id)
+    if shard.pending.epoch_of(marker.producer_id) == marker.producer_epoch and marker.transaction_version:
+        # The offsets of the next transaction may be collected, but not appended yet. A late marker must not end it.
+        return Step(replies=[Reply(ticket, ErrorCode.INVALID_PRODUCER_EPOCH)])
     try:
         if state is not None:
             check_marker(marker, state)
     except Refused as refused:
         return Step(replies=[Reply(ticket, refused.code)])
     batch = marker_batch(marker, timestamp_ms=now_ms)
-    return shard.on_marker(ticket, EndMarker(marker.producer_id, marker.is_commit, batch))
+    return shard.on_marker(
+        ticket, EndMarker(Producer(marker.producer_id, marker.producer_epoch), marker.is_commit, batch)
+    )

@@ -9,6 +9,7 @@ transaction. Until then they are pending, and nobody can fetch them:
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import NamedTuple
 
 Place = tuple[str, str, int]
@@ -20,6 +21,14 @@ class Producer(NamedTuple):
 
     id: int
     epoch: int
+
+
+@dataclass(slots=True, eq=False)
+class Guard:
+    """A question to the coordinator of a transaction that is not answered yet."""
+
+    epoch: int
+    is_add: bool
 
 
 class PendingOffsets:

@@ -25,7 +25,7 @@ from minibroker.groups.errors import GroupRefused
 from minibroker.groups.expiring import Expiry, has_members, is_subscribed_in, tombstones_of
 from minibroker.groups.keys import GroupSettings
 from minibroker.groups.offsets import CommittedOffsets, packed, tombstones
-from minibroker.groups.pending import PendingOffsets, Place, Producer
+from minibroker.groups.pending import Guard, PendingOffsets, Place, Producer
 from minibroker.groups.records import (
     ConsumerGroupMetadataKey,
     GroupMetadataKey,
@@ -90,8 +90,8 @@ class GroupShard:
         self._loaded: dict[str, GroupMetadataValue] = {}
         """The last record of each classic group, while the log is loaded."""
         self._expiry = Expiry(self.offsets, self.pending, self._groups, settings)
-        self._guards: dict[int, object] = {}
-        """For each producer whose transaction is being verified, an object that dies with the next marker."""
+        self._guards: dict[int, Guard] = {}
+        """For each producer whose transaction is being verified, an object that dies with its marker."""
         self._owners: dict[int, str] = {}
         """The transactional id of each producer whose transaction was verified and is open here."""
 
@@ -151,9 +151,12 @@ class GroupShard:
         if value is None and self.pending:
             self.pending.remove((key.group_id, key.topic, key.partition))
 
-    def apply_marker(self, producer_id: int, *, is_commit: bool) -> None:
+    def apply_marker(self, producer: Producer, *, is_commit: bool) -> None:
         """A transaction has ended. If it has committed, its pending offsets are committed now."""
-        self._guards.pop(producer_id, None)
+        producer_id = producer.id
+        guarded = self._guards.get(producer_id)
+        if guarded is not None and not (guarded.is_add and guarded.epoch >= producer.epoch):
+            del self._guards[producer_id]
         self._owners.pop(producer_id, None)
         offsets = self.pending.end(producer_id)
         if is_commit:
@@ -342,16 +345,20 @@ class GroupShard:
         records, response = self.offsets.commit(request, version, self.image, settings, now_ms)
         return Step(records, [Reply(ticket, response)])
 
-    def guard_of(self, producer_id: int) -> object:
-        """An object that stays the same until the next marker of a producer.
+    def guard_of(self, producer: Producer, *, is_add: bool) -> Guard:
+        """An object that stays the same until the marker of a producer's transaction.
 
         Before the first offset of a transaction is stored, its coordinator is asked whether the transaction is open.
-        It may end until the answer comes. Then the offset must not be stored, because no marker would follow it.
+        It may end until the answer comes. Then the offset must not be stored, because no marker would follow it. With
+        transaction version 2 (`is_add`) the marker of the transaction before has the same epoch, and ends nothing.
         """
-        return self._guards.setdefault(producer_id, object())
+        known = self._guards.get(producer.id)
+        if known is None or (known.epoch, known.is_add) != (producer.epoch, is_add):
+            known = self._guards[producer.id] = Guard(producer.epoch, is_add)
+        return known
 
-    def is_guarded(self, producer_id: int, guard: object) -> bool:
-        """Whether no marker of a producer was written since `guard_of` returned this guard."""
+    def is_guarded(self, producer_id: int, guard: Guard) -> bool:
+        """Whether the transaction of this guard has not ended."""
         return self._guards.get(producer_id) is guard
 
     def is_open(self, producer: Producer, transactional_id: str) -> bool:

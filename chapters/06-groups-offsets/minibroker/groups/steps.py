@@ -42,7 +42,7 @@ class Reply(NamedTuple):
 class EndMarker(NamedTuple):
     """The outcome of a transaction, as the control batch that is to be appended."""
 
-    producer_id: int
+    producer: Producer
     is_commit: bool
     batch: bytes | bytearray
 

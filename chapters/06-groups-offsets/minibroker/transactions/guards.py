@@ -10,6 +10,10 @@ would open a transaction waits for a coordinator's answer (KIP-890, part 1). Unt
 
 A guard ends with a marker, because the answer may be older than the marker. A request keeps its guard. So an answer
 about an earlier transaction never admits a batch, even if the same producer has begun the next transaction meanwhile.
+
+With transaction version 2 the marker of one transaction has the epoch of the next one. A batch of the next transaction
+may wait while that marker is written, because the coordinator adds its partition only afterwards. So a guard of version
+2 outlives a marker of its own epoch. The marker of its own transaction has a larger one.
 """
 
 from collections.abc import Callable, Hashable
@@ -26,6 +30,8 @@ class Guard:
     producer_epoch: int
     lowest_sequence: int
     """The smallest sequence of the batches that were held. A later batch must not be appended before that one."""
+    is_add: bool = False
+    """Whether the question adds the partition to the transaction, as with transaction version 2."""
     code: ErrorCode | None = None
     """The coordinator's answer; None while there is none."""
     is_over: bool = False
@@ -62,11 +68,21 @@ class Guards:
         self._wake(guard)
 
     def end(self, producer_id: int) -> None:
-        """A batch or a marker of a producer was appended."""
+        """A batch of a producer was appended."""
         if self._guards:
             for guard in self._guards.pop(producer_id, ()):
                 guard.is_over = True
                 self._wake(guard)
+
+    def on_marker(self, producer_id: int, epoch: int) -> None:
+        """A marker of a producer was appended. It ends the guards of the transactions that it may end."""
+        later = [it for it in self._guards.get(producer_id, ()) if it.is_add and it.producer_epoch >= epoch]
+        for guard in self._guards.pop(producer_id, ()):
+            if guard not in later:
+                guard.is_over = True
+                self._wake(guard)
+        if later:
+            self._guards[producer_id] = later
 
     def end_all(self) -> None:
         """The log was truncated, so nothing is known about its producers."""

@@ -123,7 +123,7 @@ class TransactionShard:
         """Apply a record that this shard has returned in a step."""
         self.transactions.apply(record.transactional_id, record.value, offset)
 
-    def apply_marker(self, producer_id: int, *, is_commit: bool) -> None:
+    def apply_marker(self, producer: Producer, *, is_commit: bool) -> None:
         """No transaction writes to `__transaction_state`, so there are no markers."""
 
     # Requests ---------------------------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ class TransactionLog(Companion):
 
     def _on_marker(self, header: BatchHeader, batch: Bytes | FileSlice) -> None:
         producer_id, marker_offset = header.producer_id, header.base_offset
-        self.guards.end(producer_id)
+        self.guards.on_marker(producer_id, header.producer_epoch)
         self._owners.pop(producer_id, None)
         first_offset = self._open.pop(producer_id, None)
         record = next(Batch(batch.read() if isinstance(batch, FileSlice) else batch).records(), None)

@@ -148,7 +148,8 @@ class Verification:
             if guard is not None:
                 guards.remove(header.producer_id, guard)
                 sequence = min(sequence, guard.lowest_sequence)
-            guard = Guard(claim.transactional_id, header.producer_epoch, sequence)
+            is_add = claim.version >= ADDING_FROM_VERSION
+            guard = Guard(claim.transactional_id, header.producer_epoch, sequence, is_add)
             guards.add(header.producer_id, guard)
             self._ask(header, claim, guard)
         guard.lowest_sequence = min(guard.lowest_sequence, sequence)
@@ -164,9 +165,8 @@ class Verification:
                 guards.remove(producer_id, guard)
             guards.answer(guard, code)
 
-        is_add = claim.version >= ADDING_FROM_VERSION
         self._verifier.verify(
-            claim.transactional_id, producer_id, header.producer_epoch, [name], is_add=is_add, done=done
+            claim.transactional_id, producer_id, header.producer_epoch, [name], is_add=guard.is_add, done=done
         )
 
     def _check_guard(self, header: BatchHeader, claim: Claim, guard: Guard) -> None:
