@@ -215,11 +215,15 @@ class Server:
     # Requests ---------------------------------------------------------------------------------------------------------
 
     def dispatch(self, session: Session, frame: memoryview) -> Reply | Deferred:
-        """Answer a request, now or later, and then the waiting requests that it has woken."""
+        """Answer a request, now or later, and then the waiting requests that it has woken.
+
+        If the request itself must wait, `deferred` answers those, after it has parked the request.
+        """
         if self._tracer is not None:
             self._tracer.on_request(session.peer, frame)
         outcome = self._registry.dispatch(frame, now_ms=wall_clock_ms(), session=session)
-        self._waiting.settle()
+        if isinstance(outcome, Reply):
+            self._waiting.settle()
         if self._tracer is not None:
             return self._traced(self._tracer, session.peer, frame, outcome)
         return outcome
@@ -246,6 +250,9 @@ class Server:
                 answered.set_exception(error)
 
         parked = self._waiting.park(deferred.wait, complete, now_ms=monotonic_ms(), fail=fail)
+        # This request is settled only now. A request that it has woken may append, and wake this one in turn: a fetch
+        # that completes a write to one partition waits for another partition, too.
+        self._waiting.settle()
         if self.is_stopping:
             self._waiting.end()
         self._arm()
