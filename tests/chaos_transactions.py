@@ -31,6 +31,7 @@ from chaos import SETTINGS, ProxiedCluster, Say, plan
 from chaos_scenarios import LASTS_S, REPLICAS, SCENARIOS, WAIT_S_MAX, Scene
 from clients_stock import Message, confluent_write
 from clusters import Cluster, Tally
+from confluent_kafka import KafkaException
 from proxy import Verdict
 from transactions_stock import read_all, stable_and_end
 
@@ -217,13 +218,15 @@ class Rounds:
 
     def run(self, names: Sequence[str]) -> Summary:
         source = self._write_source()
+        # All topics are there before the first fault, because an administrator's request may be lost with a node.
+        targets = [self._cluster.create(unique("target"), REPLICAS, min_insync_replicas=2) for _ in names]
         libraries = list(chaos_copier.COPIERS)
         for number, name in enumerate(names):
             library = libraries[number % len(libraries)]
             title = f"{number + 1}/{len(names)}: {name}, {library}"
             try:
-                self._say(f"{title}: {self._round(name, library, source)}")
-            except (AssertionError, ClientError, OSError) as error:
+                self._say(f"{title}: {self._round(name, library, source, targets[number])}")
+            except (AssertionError, ClientError, KafkaException, OSError) as error:
                 self.summary.humans += 1
                 self.summary.complaints.append(f"{title}: {error}")
                 self._say(self.summary.complaints[-1])
@@ -241,8 +244,7 @@ class Rounds:
             confluent_write(self._cluster.bootstrap, source, messages, partition=partition)
         return source
 
-    def _round(self, name: str, library: str, source: str) -> str:
-        target = self._cluster.create(unique("target"), REPLICAS, min_insync_replicas=2)
+    def _round(self, name: str, library: str, source: str, target: str) -> str:
         ends = [len(range(it, self._records, len(REPLICAS))) for it in range(len(REPLICAS))]
         begun_s = time.monotonic()
         with self._copying(Copying(self._cluster, source, target, unique("group"), ends), library) as copying:

@@ -26,6 +26,7 @@ from minibroker.partitions.registry import Call, Handler, Session
 from minibroker.partitions.server import Connect, Limits, NewSession, Server
 from minibroker.partitions.serving import Partitions
 from minibroker.partitions.streams import stream_connection
+from minibroker.partitions.waiting import Wait
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.headers import frame_request, read_response_header
 from minibroker.wire.schema import Request, decode_whole
@@ -146,6 +147,26 @@ def test_a_waiting_request_blocks_its_own_connection_and_no_other() -> None:
         assert correlation_id == 1
         assert len(response.responses[0].partitions[0].records) > 0
         assert (await reader.receive(MetadataRequest(topics=[])))[0] == 2
+
+    run(test)
+
+
+def test_a_request_that_is_about_to_wait_is_woken_by_what_it_sets_in_motion() -> None:
+    """A fetch completes one write, which lets another one append, to a partition that the fetch asks for as well."""
+
+    async def test(served: ServedBroker) -> None:
+        broker = served.broker
+        append = Wait(
+            ("held",), 60_000, attempt=lambda: broker.ask(produce_request("orders", batch(b"now"))), expire=list
+        )
+        broker.waiting.park(append, lambda _answer: None, now_ms=monotonic_ms())
+        # The next request that is dispatched settles this.
+        broker.waiting.wake("held")
+        reader = await served.connect()
+        fetch = fetch_request("orders", min_bytes=1, max_wait_ms=60_000)
+        reader.send(fetch)
+        _, response = await reader.receive(fetch)
+        assert len(response.responses[0].partitions[0].records) > 0
 
     run(test)
 

@@ -236,7 +236,11 @@ class Server:
         )
 
     def dispatch(self, connection: Connection, frame: memoryview) -> Reply | Deferred:
-        """Answer a request, now or later. It may wake waiting requests: the caller calls `settle` soon."""
+        """Answer a request, now or later. It may wake waiting requests: the caller calls `settle`, after `park`.
+
+        A request that was woken may append, and wake this one in turn: a fetch that completes a write to one partition
+        waits for another partition, too.
+        """
         if connection.trial:
             self._check_trial(connection, frame)
         session = connection.session

@@ -152,7 +152,8 @@ class StreamConnection:
 
     def _dispatch(self, frame: memoryview) -> Reply | Deferred:
         outcome = self._server.dispatch(self, frame)
-        self._server.settle()
+        if isinstance(outcome, Reply):
+            self._server.settle()
         return outcome
 
     async def _deferred(self, deferred: Deferred) -> Reply:
@@ -169,6 +170,7 @@ class StreamConnection:
 
         self._answered = answered
         parked = self._server.park(deferred, complete, fail)
+        self._server.settle()
         try:
             response = await answered
         finally:

@@ -39,10 +39,13 @@ class NodeCalls:
 
     def ask(self, node_id: int, request: Request, done: Done, *, line: Line, timeout_ms: int) -> None:
         """Send a request to a node in the newest version. `done` may be called before this function returns."""
+        loop = asyncio.get_running_loop()
         if node_id == self._node_id:
             self._ask_self(request, done)
+            # The request may have woken waits, such as the fetches of followers. No server settles them afterwards.
+            loop.call_soon(self._machine.waiting.settle)
             return
-        task = asyncio.get_running_loop().create_task(self._ask(node_id, request, done, line, timeout_ms))
+        task = loop.create_task(self._ask(node_id, request, done, line, timeout_ms))
         self._asking.add(task)
         task.add_done_callback(self._on_ended)
 
