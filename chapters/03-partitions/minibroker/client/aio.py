@@ -50,7 +50,8 @@ class AsyncLink(asyncio.BufferedProtocol):
 
     async def send(self, message: Request, *, version_max: int | None = None, expects_response: bool = True) -> Any:
         """Send a request and wait for its response. Other requests may be in flight at the same time."""
-        await self._may_write.wait()
+        if not self._may_write.is_set():
+            await self._may_write.wait()
         if self._error is not None:
             raise ConnectionLost(str(self._error)) from self._error
         sent = self._connection.request(message, version_max=version_max, expects_response=expects_response)
@@ -194,6 +195,8 @@ class AsyncClient:
             raise RequestTimedOut(unanswered(self.address, message, wait_ms)) from None
 
     async def _open(self) -> AsyncLink:
+        if self._link is not None and self._link.is_open and not self._is_closed:
+            return self._link
         # Concurrent requests share one connection, so only one of them opens it.
         async with self._opening:
             if self._is_closed:
