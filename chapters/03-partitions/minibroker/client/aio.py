@@ -8,7 +8,7 @@ requests after it. So a node that fetches from a broker uses a second client for
 import asyncio
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from minibroker.client.addresses import Address, parse_address
 from minibroker.client.connection import Authenticator, Connection
@@ -91,8 +91,7 @@ class AsyncLink(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to log in, or to negotiate versions."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._write(self._connection.greeting())
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
