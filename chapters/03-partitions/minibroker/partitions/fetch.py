@@ -118,11 +118,6 @@ def _reader(call: Call[FetchRequest], clock: Callable[[], int]) -> Reader:
     return Reader(replica_id, replica_epoch, is_committed_only=is_committed_only, now_ms=clock())
 
 
-def _of_replica(it: _Wanted) -> _Wanted:
-    """Add the start offset of the replica's own log to its reader. DeleteRecords waits for this offset."""
-    return it._replace(reader=it.reader._replace(log_start_offset=it.wanted.log_start_offset))
-
-
 class _Fetch:
     """One request, which may be tried several times."""
 
@@ -147,8 +142,10 @@ class _Fetch:
         for topic in call.request.topics:
             name = self._name(topic.topic, topic.topic_id) if topic.partitions else None
             for it in topic.partitions:
-                wanted[topic.topic, topic.topic_id, it.partition] = _Wanted(name, topic.topic_id, it, reader)
-        self._wanted = [_of_replica(it) for it in wanted.values()] if is_replica else list(wanted.values())
+                # A replica's reader has the start offset of its own log. DeleteRecords waits for this offset.
+                own = reader._replace(log_start_offset=it.log_start_offset) if is_replica else reader
+                wanted[topic.topic, topic.topic_id, it.partition] = _Wanted(name, topic.topic_id, it, own)
+        self._wanted = list(wanted.values())
 
         self._may_exceed = True
         """Whether the first batch may exceed the limits. In a slice, only if no earlier slice has records."""
