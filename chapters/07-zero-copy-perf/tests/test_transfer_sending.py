@@ -128,13 +128,15 @@ def test_a_file_that_loses_its_end_unnoticed_closes_the_connection(tmp_path: Pat
 
 
 def test_a_map_follows_a_file_that_grows(tmp_path: Path) -> None:
-    async def main() -> None:
-        exchange = Exchange(tmp_path / "grows.log")
-        maps, handle = Maps(), exchange.file.handle()
-        assert isinstance(handle, Handle)
-        first = maps.view(handle, SIZE)
-        exchange.file.pwrite(b"more", SIZE)
-        assert bytes(maps.view(handle, SIZE + 4)[SIZE : SIZE + 4]) == b"more"
-        assert len(first) == SIZE
-
-    asyncio.run(main())
+    exchange = Exchange(tmp_path / "grows.log")
+    maps, handle = Maps(), exchange.file.handle()
+    assert isinstance(handle, Handle)
+    assert len(maps.view(handle, SIZE - 10, 100)) == 10
+    assert not maps.view(handle, SIZE, 100)
+    exchange.file.pwrite(b"more", SIZE)
+    assert bytes(maps.view(handle, SIZE, 4)) == b"more"
+    # A second window begins in the middle of what is asked for.
+    exchange.file.pwrite(exchange.content, SIZE + 4)
+    at = 16 * 1024**2 - 3
+    assert bytes(maps.view(handle, at, 10)) == exchange.content[at - SIZE - 4 :][:3]
+    assert bytes(maps.view(handle, at + 3, 10)) == exchange.content[at - SIZE - 1 :][:10]

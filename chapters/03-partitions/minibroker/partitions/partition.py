@@ -94,6 +94,21 @@ class Aborted(NamedTuple):
     first_offset: int
 
 
+class LogEnd(NamedTuple):
+    """The key under which a follower's fetch waits for records that are not replicated yet.
+
+    All other requests wait under the name of the partition: an append does not concern them before it is replicated.
+    """
+
+    name: TopicPartition
+
+
+def wake_all(wake: Callable[[Hashable], None], name: TopicPartition) -> None:
+    """Wake all requests that wait for a partition."""
+    wake(name)
+    wake(LogEnd(name))
+
+
 class Partition(Protocol):
     """The operations of a partition that the handlers use. A refusal is raised as `Refused`."""
 
@@ -205,6 +220,10 @@ class ReplicaPort(Protocol):
         """Refuse unless enough replicas are in sync for acks=all."""
         return
 
+    def on_appended(self) -> None:
+        """A batch was appended. Update the high watermark, and wake the requests that wait for it."""
+        self.on_log_changed()
+
     def on_log_changed(self) -> None:
         """The log's end or start has moved. Update the high watermark, and wake the waiting requests."""
         raise NotImplementedError
@@ -268,7 +287,7 @@ class SoleReplica(ReplicaPort):
 
     def on_log_changed(self) -> None:
         """Wake the waiting requests, because the high watermark has moved with the end of the log."""
-        self._wake(self.name)
+        wake_all(self._wake, self.name)
 
     def check_follower(self, reader: Reader) -> None:
         """Refuse every node that is not in `copied_by`."""
@@ -414,7 +433,7 @@ class LocalPartition:
             )
         except LogError as error:
             raise refusal(error) from error
-        replica.on_log_changed()
+        replica.on_appended()
         time_ms = NO_TIMESTAMP if append_time_ms is None else append_time_ms
         next_offset = base_offset + it.header.last_offset_delta + 1
         return Appended(base_offset, next_offset, time_ms, self.log.log_start_offset, replica.leader_epoch)

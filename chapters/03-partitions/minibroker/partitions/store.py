@@ -22,7 +22,7 @@ from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import Image, PartitionImage, TopicImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC
 from minibroker.partitions.errors import Disconnect, Refused
-from minibroker.partitions.partition import LocalPartition, SoleReplica
+from minibroker.partitions.partition import LocalPartition, SoleReplica, wake_all
 from minibroker.partitions.producers import ProducerStates
 from minibroker.partitions.routes import Leader, Serve
 from minibroker.segments.checkpoint import TopicPartition, content
@@ -232,7 +232,7 @@ class Store:
                 self._failed[name] = str(error)
             else:
                 self._on_changed(name, None, partition)
-            self._wake(name)
+            wake_all(self._wake, name)
 
     def _open_local(
         self, name: TopicPartition, _topic_id: bytes, partition: PartitionImage, config: TopicConfig
@@ -288,7 +288,7 @@ class Store:
             log.error("%s could not be deleted: %s", name.directory, error)
         for name in here:
             # Requests that wait for the partition's records are answered with an error.
-            self._wake(name)
+            wake_all(self._wake, name)
 
     def _configure(self) -> None:
         configs: dict[str, TopicConfig] = {}

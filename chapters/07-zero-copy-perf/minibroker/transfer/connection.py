@@ -16,7 +16,7 @@ import asyncio
 import logging
 from struct import Struct as Packing
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from minibroker.log.clock import monotonic_ms
 from minibroker.log.interfaces import FileSlice
@@ -91,8 +91,8 @@ class FastConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The client has connected."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # The transports of uvloop have the methods of asyncio's, but are no subclass.
+        self.transport = transport = cast("asyncio.Transport", transport)
         self.session = self._new_session(name_of(transport.get_extra_info("peername")))
         self.peer = self.session.peer
         self.address = host_of(self.peer)

@@ -28,7 +28,9 @@ from minibroker.wire.schema import Part
 PIECE_BYTES = 1024 * 1024
 SMALL_BYTES = 32 * 1024
 """Up to this size, a copy is the fastest way. So a smaller slice is sent together with the rest of its answer."""
-_MAPS_MAX = 32
+_WINDOW_BYTES = 16 * 1024 * 1024
+_WINDOWS_MAX = 8
+_NOTHING = memoryview(b"")
 
 
 class Transfer(enum.Enum):
@@ -67,21 +69,30 @@ def read_whole(part: FileSlice) -> bytes:
 
 
 class Maps:
-    """Maps of the files that were read last. A file that has grown is mapped again."""
+    """The windows of files that were read last, mapped into memory.
+
+    A window that was mapped before the file grew is mapped again. The pages of a window count as memory of this
+    process, so there are only a few windows.
+    """
 
     def __init__(self) -> None:
-        self._maps: OrderedDict[Handle, memoryview] = OrderedDict()
+        self._windows: OrderedDict[tuple[Handle, int], memoryview] = OrderedDict()
 
-    def view(self, handle: Handle, end: int) -> memoryview:
-        """A view of a file up to `end` at least."""
-        found = self._maps.get(handle)
-        if found is None or len(found) < end:
-            found = memoryview(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
-            self._maps[handle] = found
-        self._maps.move_to_end(handle)
-        if len(self._maps) > _MAPS_MAX:
-            self._maps.popitem(last=False)
-        return found
+    def view(self, handle: Handle, position: int, count: int) -> memoryview:
+        """A view of `count` bytes of a file, or of fewer: it ends where the window or the file ends."""
+        begin = position - position % _WINDOW_BYTES
+        stop = min(position - begin + count, _WINDOW_BYTES)
+        window = self._windows.get((handle, begin), _NOTHING)
+        if len(window) < stop:
+            size = min(os.fstat(handle.fileno()).st_size - begin, _WINDOW_BYTES)
+            if size <= position - begin:
+                return _NOTHING
+            window = memoryview(mmap.mmap(handle.fileno(), size, access=mmap.ACCESS_READ, offset=begin))
+            self._windows[handle, begin] = window
+        self._windows.move_to_end((handle, begin))
+        if len(self._windows) > _WINDOWS_MAX:
+            self._windows.popitem(last=False)
+        return window[position - begin : stop]
 
 
 class Sending:
@@ -171,8 +182,8 @@ class Sending:
         elif self.transfer is Transfer.SENDFILE:
             self._on_taken(part, os.sendfile(self._descriptor, handle.fileno(), part.position, count))
         else:
-            mapped = self._maps.view(handle, part.position + count)
-            self._on_taken(part, os.write(self._descriptor, mapped[part.position : part.position + count]))
+            mapped = self._maps.view(handle, part.position, count)
+            self._on_taken(part, os.write(self._descriptor, mapped) if mapped else 0)
 
     def _on_taken(self, part: FileSlice, count: int) -> None:
         if count == 0:
