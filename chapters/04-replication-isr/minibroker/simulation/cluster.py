@@ -76,7 +76,7 @@ COMEBACK = Kind("comeback", lambda chance: (chance.randrange(3), *any_node(chanc
 
 ALL_STOPPED = "all nodes stopped"
 RACK_LOST = "rack lost"
-COME_BACK = "all nodes but one came back"
+COME_BACK = "cluster came back by itself"
 DISASTER_STATES = (ALL_STOPPED, DISK_FULL, DISK_FAILED, RACK_LOST, COME_BACK)
 
 COMEBACK_MS_MAX = 15_000
