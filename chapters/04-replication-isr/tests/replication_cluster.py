@@ -26,7 +26,7 @@ from replication_messages import (
     Start,
     ToldEpoch,
 )
-from replication_nodes import NAME, AuthorityNode, answer_fetch
+from replication_nodes import NAME, TOPIC_ID, AuthorityNode, answer_fetch
 from simulated_machine import Machine
 
 from minibroker.log.batch import NO_OFFSET
@@ -41,8 +41,10 @@ from minibroker.replication.answering import LogEnds
 from minibroker.replication.authority import Election, ElectLeaders
 from minibroker.replication.follower import Position
 from minibroker.replication.leader import IsrProposal
+from minibroker.replication.log_info import GetReplicaLogInfo
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
 from minibroker.replication.replica import AlterIsr, Replica
+from minibroker.replication.tables.get_replica_log_info import PartitionLogInfo
 from minibroker.segments.directory import DataDirectory
 from minibroker.simulation.checker import LIVENESS, Violation
 from minibroker.simulation.disk import Disk
@@ -392,6 +394,11 @@ class Node(Machine):
         except Refused as refused:
             return ToldEpoch(refused.code)
         return ToldEpoch(ErrorCode.NONE, self.replica.end_of_epoch(request.epoch))
+
+    def log_info(self) -> PartitionLogInfo:
+        """The answer to the controller, which asks before an unclean election where the log ends."""
+        info = GetReplicaLogInfo(lambda _id: NAME.topic, lambda _name: self.replica, lambda: self.broker_epoch)
+        return info._answer(TOPIC_ID, NAME.partition)
 
     # Waiting ----------------------------------------------------------------------------------------------------------
 
