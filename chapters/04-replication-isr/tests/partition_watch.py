@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from replication_clients import Producer
 from replication_messages import WIRE, Fetch
-from replication_nodes import NAME, TOPIC_ID
+from replication_nodes import NAME
 from simulated_machine import STRANGER_REFUSED, GuardedWorld, Wire
 
 from minibroker.log.batch import Batch, BatchHeader, batches
@@ -26,7 +26,6 @@ from minibroker.replication.answering import LogEnds
 from minibroker.replication.authority import Election, LogEnd
 from minibroker.replication.follower import Position
 from minibroker.replication.keys import MIN_INSYNC_REPLICAS
-from minibroker.replication.log_info import GetReplicaLogInfo
 from minibroker.replication.opening import HIGH_WATERMARKS
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.companions import Companion
@@ -247,14 +246,12 @@ class PartitionWatch(GuardedWorld):
 
     def _log_ends(self, node_ids: Iterable[int]) -> dict[int, LogEnd]:
         """What these replicas answer to GetReplicaLogInfo."""
-        found: dict[int, LogEnd] = {}
-        for node_id in node_ids:
-            node = self.nodes[node_id]
-            info = GetReplicaLogInfo(lambda _id: NAME.topic, lambda _name: node.replica, lambda: node.broker_epoch)
-            told = info._answer(TOPIC_ID, NAME.partition)
-            if told.error_code == ErrorCode.NONE:
-                found[node_id] = LogEnd(told.last_written_leader_epoch, told.log_end_offset)
-        return found
+        told = {node_id: self.nodes[node_id].log_info() for node_id in node_ids}
+        return {
+            node_id: LogEnd(it.last_written_leader_epoch, it.log_end_offset)
+            for node_id, it in told.items()
+            if it.error_code == ErrorCode.NONE
+        }
 
     def on_unclean_election(self, fault: Fault) -> None:
         """All machines are booted again. Nothing is lost, but no replica can prove that, so none is in sync."""

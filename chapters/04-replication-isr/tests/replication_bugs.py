@@ -15,14 +15,13 @@ from unittest.mock import patch
 
 from replication_stage import Stage
 from replication_world import World
-from simulation_planted import Bug, print_table
+from simulation_planted import Bug, open_to, print_table
 
 from minibroker.metadata.image import Image, PartitionImage
-from minibroker.partitions.access import Access, Gate
+from minibroker.partitions.access import Gate
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import Appended, EpochEnd, LocalPartition, Reader
 from minibroker.partitions.producers import ProducerStates
-from minibroker.partitions.registry import Handler
 from minibroker.replication import authority, replica
 from minibroker.replication.authority import IsrChange
 from minibroker.replication.epochs import EpochCache
@@ -30,6 +29,7 @@ from minibroker.replication.follower import Fetched
 from minibroker.replication.leader import Altered, IsrProposal, Leadership
 from minibroker.replication.replica import Replica
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.fetch import FetchRequest
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 
@@ -168,10 +168,6 @@ _ON_FETCHED = Replica.on_fetched
 # Trust and recovery ---------------------------------------------------------------------------------------------------
 
 
-def _any_caller(self: Gate, row: Access, handler: Handler) -> Handler:
-    return handler
-
-
 def _first_one(
     self: authority.ElectLeaders, partition: PartitionImage, live: Sequence[int], ends: Mapping[int, authority.LogEnd]
 ) -> int:
@@ -232,7 +228,7 @@ BUGS = (
     ),
     _bug("sequence numbers are not checked", (ProducerStates, "check", _takes_all), seed=12, invariant=3),
     _bug("followers learn no sequence numbers", (Replica, "on_fetched", _forget_producers), seed=3, invariant=4),
-    _bug("a stranger's fetch is believed", (Gate, "_if_allowed", _any_caller), seed=1, invariant=11),
+    _bug("a stranger's fetch is believed", (Gate, "_if_allowed", open_to(FetchRequest)), seed=1, invariant=11),
     _bug(
         "an unclean election takes the first replica",
         (authority.ElectLeaders, "_most_complete", _first_one),

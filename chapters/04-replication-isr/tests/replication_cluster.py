@@ -26,7 +26,7 @@ from replication_messages import (
     Start,
     ToldEpoch,
 )
-from replication_nodes import NAME, AuthorityNode, answer_fetch
+from replication_nodes import NAME, TOPIC_ID, AuthorityNode, answer_fetch
 from simulated_machine import Machine
 
 from minibroker.log.batch import NO_OFFSET
@@ -41,8 +41,10 @@ from minibroker.replication.answering import LogEnds
 from minibroker.replication.authority import Election, ElectLeaders
 from minibroker.replication.follower import Position
 from minibroker.replication.leader import IsrProposal
+from minibroker.replication.log_info import GetReplicaLogInfo
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
 from minibroker.replication.replica import AlterIsr, Replica
+from minibroker.replication.tables.get_replica_log_info import PartitionLogInfo
 from minibroker.segments.directory import DataDirectory
 from minibroker.simulation.checker import LIVENESS, Violation
 from minibroker.simulation.disk import Disk
@@ -188,6 +190,8 @@ class Node(Machine):
         """Whether the next flush fails, after which the machine is booted again."""
         self.kept_broker_epoch = -1
         """The file with the broker epoch and the boot id: after a power cut it proves nothing."""
+        self.begun_incarnation = 0
+        """In the same file, the incarnation whose registration was begun and not finished; 0 if there is none."""
         self.incarnation = 0
         self.forget()
 
@@ -236,6 +240,18 @@ class Node(Machine):
 
     def forget_epoch(self) -> None:
         self.kept_broker_epoch = -1
+        self.begun_incarnation = 0
+
+    def begin_incarnation(self) -> None:
+        """Choose the incarnation, as the broker does."""
+        self.incarnation = self.begun_incarnation or next(self.world.incarnations)
+        self.begun_incarnation = self.incarnation if self.kept_broker_epoch >= 0 else 0
+
+    def on_epoch(self, broker_epoch: int) -> None:
+        """The controller has registered this incarnation."""
+        self.is_registered = True
+        self.broker_epoch = self.kept_broker_epoch = broker_epoch
+        self.begun_incarnation = 0
 
     def close(self) -> None:
         if self.replica is not None and self.replica.log.failure is None:
@@ -393,6 +409,11 @@ class Node(Machine):
             return ToldEpoch(refused.code)
         return ToldEpoch(ErrorCode.NONE, self.replica.end_of_epoch(request.epoch))
 
+    def log_info(self) -> PartitionLogInfo:
+        """The answer to the controller, which asks before an unclean election where the log ends."""
+        info = GetReplicaLogInfo(lambda _id: NAME.topic, lambda _name: self.replica, lambda: self.broker_epoch)
+        return info._answer(TOPIC_ID, NAME.partition)
+
     # Waiting ----------------------------------------------------------------------------------------------------------
 
     def _wake(self, _key: object) -> None:
@@ -527,7 +548,7 @@ class Member(Node):
     def open(self) -> None:
         self.forget()
         self.open_replica()
-        self.incarnation = next(self.world.incarnations)
+        self.begin_incarnation()
         self._register()
         self.begin_upkeep()
 
@@ -548,8 +569,7 @@ class Member(Node):
     def _on_registered(self, answer: Registered) -> None:
         if self.is_registered and answer.broker_epoch <= self.broker_epoch:
             return
-        self.is_registered = True
-        self.broker_epoch = self.kept_broker_epoch = answer.broker_epoch
+        self.on_epoch(answer.broker_epoch)
         self.on_news(answer.news)
 
     def on_news(self, news: News) -> None:

@@ -34,7 +34,7 @@ from minibroker.replication.authority import Election
 from minibroker.replication.leader import IsrProposal
 from minibroker.simulation import cluster
 from minibroker.simulation.faults import Fault, Kind
-from minibroker.simulation.host import DEATH
+from minibroker.simulation.host import DEATH, Host
 from minibroker.simulation.scheduler import Action
 from minibroker.simulation.trace import NOTE
 
@@ -229,6 +229,10 @@ class World(PartitionWatch):
         proposal = IsrProposal(it.leader_epoch, it.partition_epoch, tuple((node_id, -1) for node_id in members))
         request = Propose(it.leader, -1, proposal)
         self.forge(self.authority.process, request, partial(self.authority.on_propose, request))
+
+    def may_stay_away(self, _host: Host) -> bool:
+        """This chapter's controller knows no eligible replicas, so the last replica in sync must return."""
+        return False
 
     # The operator -----------------------------------------------------------------------------------------------------
 

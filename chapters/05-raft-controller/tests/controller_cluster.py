@@ -258,7 +258,7 @@ class Broker(Node):
         # The files are still on the disk: their mirror stays until the replica is opened again.
         self.replica = self.local = None
         self.is_leaving = self.is_let_go = False
-        self.incarnation = next(self.world.incarnations)
+        self.begin_incarnation()
         self._register()
         self.later(HEARTBEAT_MS, self._heartbeat)
         self.begin_upkeep()
@@ -284,8 +284,7 @@ class Broker(Node):
 
     def _on_registration(self, registration: Registration) -> None:
         if registration.code is ErrorCode.NONE and registration.epoch > self.broker_epoch:
-            self.is_registered = True
-            self.broker_epoch = self.kept_broker_epoch = registration.epoch
+            self.on_epoch(registration.epoch)
             self.on_image(self.machine.controller.image)
 
     def _heartbeat(self) -> None:

@@ -79,7 +79,6 @@ class World(PartitionWatch, QuorumWatch):
         "disk lost",
         "snapshot installed",
         "log deleted up to a snapshot",
-        "offline, the most complete one elected",
         *PARTITION_DISASTER_STATES,
     )
     KINDS: ClassVar[tuple[Kind, ...]] = (

@@ -15,12 +15,11 @@ import controller_world
 import raft_world
 from raft_cluster import QuorumNode
 from raft_stage import Stage
-from simulation_planted import Bug, print_table
+from simulation_planted import Bug, open_to, print_table
 
 from minibroker.controller import lifecycle, reassignment
 from minibroker.metadata.image import NO_LEADER
-from minibroker.partitions.access import Access, Gate
-from minibroker.partitions.registry import Handler
+from minibroker.partitions.access import Gate
 from minibroker.raft.election import NO_NODE, Ballot, Election
 from minibroker.raft.messages import Send, SnapshotId
 from minibroker.raft.node import Raft
@@ -29,6 +28,7 @@ from minibroker.raft.tables.vote import VoteRequest
 from minibroker.replicas import disk
 from minibroker.replication import authority, eligible
 from minibroker.replication.leader import Leadership
+from minibroker.wire.tables.fetch import FetchRequest
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 
@@ -123,18 +123,6 @@ def _as_it_is(change: Any, _partition: Any) -> Any:
     return change
 
 
-def _any_caller(self: Gate, row: Access, handler: Handler) -> Handler:
-    return handler
-
-
-def _any_voter(self: Gate, row: Access, handler: Handler) -> Handler:
-    guarded = _IF_ALLOWED(self, row, handler)
-    return lambda call: handler(call) if isinstance(call.request, VoteRequest) else guarded(call)
-
-
-_IF_ALLOWED = Gate._if_allowed
-
-
 def _never(*_arguments: object, **_named: object) -> bool:
     return False
 
@@ -191,10 +179,10 @@ BUGS = (
         invariant=12,
     ),
     _cluster("a fenced broker is elected", (lifecycle, "without", _without_but_the_last), seed=10, invariant=10),
-    _quorum("a stranger counts as a voter", (Gate, "_if_allowed", _any_caller), seed=1, invariant=12),
+    _quorum("a stranger counts as a voter", (Gate, "_if_allowed", open_to(FetchRequest)), seed=1, invariant=12),
     _quorum(
         "a vote in epoch 2³¹−1 is granted",
-        (Gate, "_if_allowed", _any_voter),
+        (Gate, "_if_allowed", open_to(VoteRequest)),
         (Raft, "_refuses", _never),
         seed=1,
         invariant=0,

@@ -162,6 +162,9 @@ class QuorumNode(Machine):
         self.has_died_writing = True
         super().on_died()
 
+    def forget_epoch(self) -> None:
+        """A voter's log is flushed, so it needs no such proof."""
+
     def _end_by_disk(self) -> None:
         self.has_died_writing = True
         super()._end_by_disk()

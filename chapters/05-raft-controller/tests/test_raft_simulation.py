@@ -6,10 +6,14 @@
 import controller_world
 import pytest
 import raft_world
+from cases import case
 from planted_bugs import BUGS
+from simulated_machine import STRANGER_REFUSED, GuardedWorld
 from simulation_claims import check_found, check_one_trace, check_seeds
 from simulation_planted import Bug
 
+from minibroker.simulation.cluster import FORGE
+from minibroker.simulation.faults import Fault
 from minibroker.simulation.world import World
 
 SEEDS = range(1, 25)
@@ -22,7 +26,7 @@ RARE = {
     "leader: another node is in a newer epoch",
     "duplicate answered",
 }
-WORLDS = [raft_world.World, controller_world.World]
+WORLDS: list[type[GuardedWorld]] = [raft_world.World, controller_world.World]
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.__module__)
@@ -36,6 +40,15 @@ def test_every_invariant_holds_in_every_seed(world: type[World]) -> None:
 def test_a_planted_bug_is_found(bug: Bug) -> None:
     """The same seed finds nothing in the correct code, and the same scenario plays as recorded."""
     check_found(bug)
+
+
+def test_the_access_table_refuses_every_message_of_a_stranger() -> None:
+    for world in WORLDS:
+        for kind in range(len(world(1, faults=()).forgeries())):
+            with case(world.__module__, kind):
+                outcome = world(1, faults=[Fault(5_000, FORGE.name, (kind, 1), 300)]).run()
+                assert outcome.violation is None, outcome.violation
+                assert outcome.states[STRANGER_REFUSED] >= 5
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.__module__)

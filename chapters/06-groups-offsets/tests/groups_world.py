@@ -22,6 +22,7 @@ from groups_cluster import Asked, Node, new_shard, records_of
 from groups_watch import Broken, DurableGroups, differences, is_stable
 from partition_watch import LEADER_CHANGES, PARTITION_DISASTER_STATES, SomeStates
 from replication_cluster import Authority
+from simulated_machine import Wire
 
 from minibroker.coordinators.access import ROWS
 from minibroker.groups.classic import ClassicGroup
@@ -33,12 +34,14 @@ from minibroker.groups.tables.join_group import JoinGroupRequest
 from minibroker.groups.tables.sync_group import SyncGroupRequest
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Image
+from minibroker.partitions.access import Access
 from minibroker.replication.replica import Replica
 from minibroker.simulation import cluster
 from minibroker.simulation.faults import Fault, Kind
 from minibroker.simulation.host import DEATH
 from minibroker.simulation.scheduler import Action
 from minibroker.simulation.trace import NOTE
+from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 
 ACKS_MIN = 500
@@ -85,8 +88,8 @@ class World(replication_world.World):
         *REFUSED.values(),
         *PARTITION_DISASTER_STATES,
     )
-    WIRE = {**replication_world.World.WIRE, Asked: lambda it: it.request}
-    ROWS = {**replication_world.World.ROWS, **ROWS}
+    WIRE: ClassVar[Wire] = {**replication_world.World.WIRE, Asked: lambda it: it.request}
+    ROWS: ClassVar[Mapping[ApiKey, Access]] = {**replication_world.World.ROWS, **ROWS}
     KINDS: ClassVar[tuple[Kind, ...]] = (
         cluster.KILL,
         cluster.POWER_CUT,

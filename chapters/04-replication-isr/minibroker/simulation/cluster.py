@@ -76,7 +76,7 @@ COMEBACK = Kind("comeback", lambda chance: (chance.randrange(3), *any_node(chanc
 
 ALL_STOPPED = "all nodes stopped"
 RACK_LOST = "rack lost"
-COME_BACK = "all nodes but one came back"
+COME_BACK = "cluster came back by itself"
 DISASTER_STATES = (ALL_STOPPED, DISK_FULL, DISK_FAILED, RACK_LOST, COME_BACK)
 
 COMEBACK_MS_MAX = 15_000
@@ -218,8 +218,11 @@ class ClusterWorld(World):
 
     def on_isolate(self, fault: Fault) -> Action:
         """A machine is cut off from all others."""
-        name = self.host_hit(fault).name
-        pairs = [pair for it in self.parties() if it != name for pair in ((name, it), (it, name))]
+        return self._cut_off([self.host_hit(fault).name])
+
+    def _cut_off(self, names: Sequence[str]) -> Action:
+        others = [it for it in self.parties() if it not in names]
+        pairs = [pair for name in names for it in others for pair in ((name, it), (it, name))]
         return partial(_do_all, [self.network.cut(*pair) for pair in pairs])
 
     def on_slow(self, fault: Fault) -> Action:
@@ -270,9 +273,7 @@ class ClusterWorld(World):
             for host in inside:
                 host.kill()
             return partial(_do_all, [host.start for host in inside])
-        names = {host.name for host in inside}
-        pairs = [pair for it in self.parties() if it not in names for name in names for pair in ((name, it), (it, name))]
-        return partial(_do_all, [self.network.cut(*pair) for pair in sorted(pairs)])
+        return self._cut_off([host.name for host in inside])
 
     def on_comeback(self, fault: Fault) -> None:
         """All nodes of a healthy cluster stop, and all but one return: it must work again without an operator.

@@ -71,9 +71,11 @@ class Host(ABC):
     def after_run(self) -> None:
         """Send messages, and check the node's new state. This runs after each action of the node."""
 
+    @abstractmethod
     def forget_epoch(self) -> None:
         """Forget what proves, after a restart, that the disk has lost nothing."""
 
+    @abstractmethod
     def flush(self) -> None:
         """Flush the disk, unless the process is dead. A disk that fails is noticed now at the latest."""
 
