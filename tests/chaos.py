@@ -178,6 +178,7 @@ class Chaos:
         scene.begin()
         words = SCENARIOS[name](scene)
         scene.await_acks()
+        scene.check_nodes()
         for node in self._cluster.nodes.values():
             node.mend()
         self._cluster.repair()
