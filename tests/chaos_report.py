@@ -179,6 +179,8 @@ class Report:
     total: Counts = field(default_factory=Counts)
     """From reading everything back at the end."""
     complaints: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What happened and is no fault of the cluster."""
     groups: list[tuple[str, History]] = field(default_factory=list)
     humans: int = 0
     """How often the cluster did not come back by itself."""
@@ -190,7 +192,7 @@ class Report:
         return is_well and not (self.humans or self.complaints)
 
     def text(self) -> str:
-        lines = [*self.complaints[:20], *(f"group {kind}: {it.text()}" for kind, it in self.groups)]
+        lines = [*self.complaints[:20], *self.notes, *(f"group {kind}: {it.text()}" for kind, it in self.groups)]
         lasted_ms = tuple(it.lasted_ms for one in self.outcomes.values() for it in one.cycles)
         if lasted_ms:
             outages = Outages("a cycle's longest pause", lasted_ms)

@@ -67,6 +67,11 @@ class Scene:
     def await_acks(self) -> None:
         self.sender.await_acks(ACKS, seconds=WAIT_S_MAX)
 
+    def check_nodes(self) -> None:
+        """A node ends by itself only if its disk fails. It would be started again, and its end would be overlooked."""
+        ends = {number: node.unexpected_end() for number, node in self.cluster.nodes.items()}
+        assert not any(ends.values()), f"nodes have ended by themselves: {ends}"
+
     def await_in_sync(self) -> None:
         for partition in range(len(REPLICAS)):
             self.cluster.await_isr(self.topic, 1, 2, 3, partition=partition, seconds=WAIT_S_MAX)
@@ -111,6 +116,7 @@ class Scene:
         """Ask the cluster until it agrees. A request that is lost with a node may have been carried out."""
 
         def is_done() -> bool:
+            self.check_nodes()
             with suppress(ClientError), Client(self.cluster.bootstrap) as client:
                 return request(client) is not False
             return False

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from clusters import QuorumCluster, QuorumNode
 
+DISK_ERRORS = ("Input/output error", "No space left on device")
+
 
 class FailingNode(QuorumNode):
     """A node whose faults are files beside its data."""
@@ -40,6 +42,12 @@ class FailingNode(QuorumNode):
         program = str(Path(__file__).with_name("failing_disk.py"))
         command = super().command(listen)
         return [sys.executable, program, str(self.mark), *command[command.index("serve") :]]
+
+    def unexpected_end(self) -> str:
+        """The last words of a node that has ended by itself, although its disk did not fail; otherwise nothing."""
+        code = None if self.process is None else self.process.poll()
+        words = self.last_words()[-1:] if code is not None and code > 0 else []
+        return "".join(it for it in words if not any(reason in it for reason in DISK_ERRORS))
 
     def last_words(self) -> list[str]:
         return self.logs[-1].read_text().splitlines()

@@ -5,6 +5,7 @@ import json
 import queue
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import chaos
@@ -15,6 +16,7 @@ from cases import case
 from chaos_report import Counts, Outcome, Report, back_ms
 from chaos_scenarios import SCENARIOS
 from chaos_watch import Watch
+from clients_stock import close_within
 from clusters import Tally
 from groups_crews import History
 
@@ -121,6 +123,25 @@ def test_a_phase_that_does_not_end_says_what_every_thread_does() -> None:
     assert reason == said[0] == "the second phase: not over after 0.01 s"
     assert "stack of the thread MainThread:" in said
     assert any("expired.get(timeout=30)" in it for it in said)
+
+
+def test_a_client_that_does_not_close_is_left_behind() -> None:
+    """A deadlock inside librdkafka stopped a whole run."""
+
+    class Stuck:
+        def __init__(self) -> None:
+            self.may_end = threading.Event()
+
+        def close(self) -> None:
+            self.may_end.wait()
+
+    stuck = Stuck()
+    assert not close_within(stuck, 0.01)  # type: ignore[arg-type]
+    stuck.may_end.set()
+    assert close_within(stuck)  # type: ignore[arg-type]
+    report = Report(notes=["it did not close"])
+    assert report.is_well
+    assert "it did not close" in report.text()
 
 
 def test_a_program_whose_phase_does_not_end_ends_with_an_error() -> None:

@@ -100,8 +100,8 @@ def test_any_two_of_three_nodes_go_on_after_all_were_stopped_or_killed(cluster: 
         come_back(cluster, ledger, list(EVERYBODY))
         with Client(cluster.bootstrap) as client:
             reassign_partitions(client, kept)
-            for name, replicas in kept.items():
-                cluster.await_isr(ledger.topic, *replicas, partition=name.partition)
+            for it, replicas in kept.items():
+                cluster.await_isr(ledger.topic, *replicas, partition=it.partition)
         together(cluster, Node.kill)
         come_back(cluster, ledger, list(EVERYBODY))
     ledger.check()

@@ -122,7 +122,7 @@ def test_a_topic_with_many_partitions_is_cut_and_its_answers_are_joined() -> Non
                 )
                 for number, count in enumerate(counts)
             ]
-            answer = whole(Call(DeleteRecordsRequest(topics=topics, timeout_ms=0), 2, HEADER, 0, Session("test")))
+            answer: Any = whole(Call(DeleteRecordsRequest(topics=topics, timeout_ms=0), 2, HEADER, 0, Session("test")))
             if isinstance(answer, Wait):
                 turns = Turns(answer)
                 turns.take(len(expected) + 1)
