@@ -82,6 +82,7 @@ class _Produce:
     __slots__ = (
         "_acks",
         "_call",
+        "_claim",
         "_endpoints",
         "_held",
         "_is_old",
