@@ -42,6 +42,7 @@ CAREFUL: dict[str, st.SearchStrategy[object]] = {
     "topic_config_error_code": st.sampled_from([int(code) for code in ErrorCode]),
     "log_append_time_ms": st.just(-1) | st.integers(0, 2**42),
     "retention_time_ms": st.integers(-1, 2**42),
+    "session_lifetime_ms": st.integers(0, 2**42),
 }
 
 
