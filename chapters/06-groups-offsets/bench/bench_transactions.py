@@ -1,7 +1,7 @@
 """What transactions cost: a stream of them, one for each record, reading past them, and a take-over.
 
-Throughput and reading use librdkafka, one record a transaction uses Kafka's own client, which has transaction version 2.
-Where Apache Kafka is at hand, the same clients use three nodes of it in turn.
+Throughput and reading use librdkafka. One record a transaction uses Kafka's own client, which has transaction version
+2. Where Apache Kafka is at hand, the same clients use three nodes of it in turn.
 """
 
 import itertools
@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from minibroker.bench.watching import until
 from minibroker.client.errors import ClientError
 from minibroker.clients import transaction_admin
 from minibroker.clients.blocking import Client
+from minibroker.clients.producer import Producer as BlockingProducer
 from minibroker.clients.transactional import TransactionalProducer
 from minibroker.metadata.names import TRANSACTION_STATE_TOPIC
 from minibroker.transactions.tables.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -46,13 +48,12 @@ COST_MAX = 1.02
 _ANSWER_S_MAX = 60
 
 
-def _clusters(context: Context) -> Iterator[tuple[str, Administered[Any], str]]:
-    """Our three nodes, and Kafka's if they are at hand: a series, the cluster, and its note."""
+def _clusters(context: Context) -> tuple[dict[str, Administered[Any]], str]:
+    """Kafka's three nodes if they are at hand, and ours, by series; and a note about Kafka."""
     peer = kafka.beside(context, *SETTINGS, PATIENCE, size=3)
-    if peer.cluster:
-        yield kafka.NAME, peer.cluster, peer.note
-    ours = LocalCluster.within(context, *SETTINGS, PATIENCE)
-    yield OURS, context.cleanup.enter_context(ours), peer.note
+    ours = context.cleanup.enter_context(LocalCluster.within(context, *SETTINGS, PATIENCE))
+    found: dict[str, Administered[Any]] = {kafka.NAME: peer.cluster} if peer.cluster else {}
+    return found | {OURS: ours}, peer.note
 
 
 def _named(name: str, series: str) -> str:
@@ -98,8 +99,9 @@ class Sender:
 def benchmark_stream(context: Context) -> Benchmark:
     """Transactions against a plain idempotent producer."""
     count = scaled(full=40_000, quick=500)
-    cases, note = [], ""
-    for series, cluster, note in _clusters(context):
+    cases = []
+    clusters, note = _clusters(context)
+    for series, cluster in clusters.items():
         sender = Sender(cluster, count)
         plain = _named(PLAIN, series)
         size = {"bytes_count": count * len(VALUE), "operations_count": count, "series": series}
@@ -142,18 +144,24 @@ def java_times(bootstrap: str, classpath: str) -> Iterator[Callable[[str, int], 
 @contextmanager
 def our_times(bootstrap: str) -> Iterator[Callable[[str, int], float]]:
     """The same with our client, where there is no Java."""
-    with Client(bootstrap) as client, TransactionalProducer(client, "one-record", linger_ms=0) as producer:
+    with (
+        Client(bootstrap) as client,
+        BlockingProducer(client, linger_ms=0) as plain,
+        TransactionalProducer(client, "one-record", linger_ms=0) as producer,
+    ):
         producer.init()
 
         def median_ms(kind: str, count: int) -> float:
             times_s = []
             for _ in range(count):
                 begun_s = time.perf_counter()
-                producer.begin()
-                producer.wait(producer.send(TOPIC, VALUE, partition=0))
-                plain_s = time.perf_counter() - begun_s
-                producer.commit()
-                times_s.append(plain_s if kind == "plain" else time.perf_counter() - begun_s)
+                if kind == "plain":
+                    plain.wait(plain.send(TOPIC, VALUE, partition=0))
+                else:
+                    producer.begin()
+                    producer.send(TOPIC, VALUE, partition=0)
+                    producer.commit()
+                times_s.append(time.perf_counter() - begun_s)
             return sorted(times_s)[count // 2] * 1000
 
         yield median_ms
@@ -167,8 +175,9 @@ def benchmark_one_record(context: Context) -> Benchmark:
     except jars.Missing:
         classpath = ""
     found: dict[str, dict[str, float]] = {}
-    cases, note = [], ""
-    for series, cluster, note in _clusters(context):
+    cases = []
+    clusters, note = _clusters(context)
+    for series, cluster in clusters.items():
         cluster.create(TOPIC, REPLICAS[:1])
         opened = java_times(cluster.bootstrap, classpath) if classpath else our_times(cluster.bootstrap)
         median_ms = context.cleanup.enter_context(opened)
@@ -184,19 +193,14 @@ def benchmark_one_record(context: Context) -> Benchmark:
     def factor(series: str) -> float:
         return found[series]["transaction"] / found[series]["plain"]
 
-    facts = [
-        Fact(
-            f"{_named(kind, series)}: p50 of the best round", "ms", lambda series=series, kind=kind: found[series][kind]
-        )  # type: ignore[misc]
-        for series in dict.fromkeys(case.series for case in cases)
-        for kind in ("plain", "transaction")
-    ]
-    facts += [
-        Fact(_named("a transaction in plain records", it), "times", lambda it=it: factor(it))  # type: ignore[misc]
-        for it in dict.fromkeys(case.series for case in cases)
-        if it != OURS
-    ]
-    facts += [Fact("a transaction in plain records", "times", lambda: factor(OURS), at_most=TIMES_PLAIN_MAX)]
+    facts = []
+    for series in clusters:
+        for kind in ("plain", "transaction"):
+            find = partial(lambda *names: found[names[0]][names[1]], series, kind)
+            facts.append(Fact(f"{_named(kind, series)}: p50 of the best round", "ms", find))
+        at_most = TIMES_PLAIN_MAX if series == OURS else None
+        times = _named("a transaction in plain records", series)
+        facts.append(Fact(times, "times", partial(factor, series), at_most=at_most))
     client = "Kafka's Java client, transaction version 2" if classpath else "our client, because Java is not used here"
     return Benchmark(
         "One record a transaction, three nodes",
