@@ -55,8 +55,13 @@ class MarkerSender:
         *,
         is_running: Callable[[Coordinator[TransactionShard]], bool],
         on_marked: Callable[[Coordinator[TransactionShard], str, list[TopicPartition]], None],
+        run: Callable[[Callable[[], None]], None] = lambda work: work(),
     ) -> None:
-        """`is_running` says whether this node still runs a coordinator. `on_marked` tells it of written markers."""
+        """`is_running` says whether this node still runs a coordinator. `on_marked` tells it of written markers.
+
+        `run` calls a function outside of a request, and ends the node if it fails.
+        """
+        self._run = run
         self._calls = calls
         self._image = image
         self._is_running = is_running
@@ -95,7 +100,10 @@ class MarkerSender:
                 return
             self._next.cancel()
         loop = asyncio.get_running_loop()
-        self._next = loop.call_later(delay_s, self._round) if delay_s else loop.call_soon(self._round)
+        if delay_s:
+            self._next = loop.call_later(delay_s, self._run, self._round)
+        else:
+            self._next = loop.call_soon(self._run, self._round)
 
     def _round(self) -> None:
         self._next = None

@@ -58,7 +58,9 @@ class TransactionCoordinators(Coordinators[TransactionShard]):
         self._offsets = offsets
         self._calls = calls
         self._values: TransactionSettings | None = None
-        self._sender = MarkerSender(calls, lambda: self._image, is_running=self._is_running, on_marked=self._on_marked)
+        self._sender = MarkerSender(
+            calls, lambda: self._image, is_running=self._is_running, on_marked=self._on_marked, run=self._run
+        )
 
     def add_handlers(self, registry: Registry, store: Store) -> None:
         """Register the handlers of the transaction APIs."""
