@@ -24,7 +24,8 @@ from minibroker.segments.checkpoint import TopicPartition
 
 RECORDS = 750
 """The most records of a transaction."""
-TRANSACTION_MS = 10_000
+# A copier that is killed comes back and aborts its transaction itself. The timeout is for copiers that do not.
+TRANSACTION_MS = 30_000
 SESSION_MS = 3000
 _ANSWER_MS = 5000
 _WAIT_S = 60.0
@@ -47,7 +48,8 @@ def copy_with_ours(bootstrap: str, source: str, target: str, group: str, transac
                         _copy(producer, target, it.partition, records)
                         producer.send_offsets({it.topic_partition: offset}, group, consumer.signature)
                         producer.commit()
-            except (TransactionFailed, CommitRefused):
+            except (TransactionFailed, CommitRefused) as error:
+                print(error, file=sys.stderr, flush=True)
                 producer.abort()
                 _rewind(consumer)
 
@@ -114,6 +116,7 @@ def copy_with_confluent(bootstrap: str, source: str, target: str, group: str, tr
             _send_positions(producer, source, records, consumer)
             _until_done(lambda: producer.commit_transaction(_WAIT_S))
         except KafkaException as error:
+            print(error, file=sys.stderr, flush=True)
             if not error.args[0].txn_requires_abort():
                 raise
             _until_done(lambda: producer.abort_transaction(_WAIT_S))
