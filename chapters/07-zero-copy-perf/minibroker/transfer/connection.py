@@ -347,7 +347,14 @@ class FastConnection(asyncio.BufferedProtocol):
     def _on_sent(self) -> None:
         """A large answer was sent."""
         self._sending = None
-        asyncio.get_running_loop().call_soon(self._go_on)
+        self._on_answered()
+
+    def _on_answered(self) -> None:
+        """The answer for which the connection was busy is sent. Parse what was kept, soon."""
+        if self._kept or not self._is_reading or self._is_ended or self.session.is_over or self._server.is_stopping:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        else:
+            self._is_busy = self._is_full
 
     # Waiting ----------------------------------------------------------------------------------------------------------
 
@@ -390,10 +397,8 @@ class FastConnection(asyncio.BufferedProtocol):
         self.since_ms = monotonic_ms()
         self._take(reply)
         self._flush()
-        if self._kept or not self._is_reading:
-            asyncio.get_running_loop().call_soon(self._go_on)
-        elif self._sending is None and not self.session.is_over:
-            self._is_busy = self._is_full or self._server.is_stopping
+        if self._sending is None:
+            self._on_answered()
 
     # Ending -----------------------------------------------------------------------------------------------------------
 
