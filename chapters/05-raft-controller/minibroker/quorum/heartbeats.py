@@ -35,13 +35,15 @@ class Heartbeats:
         ask: Ask,
         image: Callable[[], Image],
         is_active: Callable[[], bool],
+        informed_ms: Callable[[], int],
     ) -> None:
-        """`is_active` says whether this node is the controller now."""
+        """`is_active` says whether this node is the controller now; `informed_ms` is that of its `Quorum`."""
         self._config = config
         self._me = me
         self._ask = ask
         self._image = image
         self._is_active = is_active
+        self._informed_ms = informed_ms
         self._heard_ms = 0
         """When this node sent the last heartbeat that a controller on another node has accepted."""
         self._trouble = LastingFailure(log)
@@ -93,8 +95,8 @@ class Heartbeats:
         of range may begin again at the log's start. After a disconnect they ask another node for the leader.
         """
         if self.may_be_fenced():
-            silent_ms = monotonic_ms() - self._heard_ms
-            raise Disconnect(f"the controller has not heard from this node for {silent_ms} ms: another node may lead")
+            apart_ms = monotonic_ms() - self._in_touch_ms()
+            raise Disconnect(f"node {self._me.node_id} was without a controller for {apart_ms} ms: another may lead")
 
     def may_be_fenced(self) -> bool:
         """Whether this broker may be fenced without knowing it, so that other brokers lead its partitions.
@@ -103,8 +105,13 @@ class Heartbeats:
         earlier, so the session ends here first. An active controller needs no heartbeat: it resigns before another
         controller can fence it.
         """
-        is_silent = monotonic_ms() - self._heard_ms > BROKER_SESSION_TIMEOUT_MS.of(self._config)
+        is_silent = monotonic_ms() - self._in_touch_ms() > BROKER_SESSION_TIMEOUT_MS.of(self._config)
         return is_silent and not self._is_active()
+
+    def _in_touch_ms(self) -> int:
+        # After a pause, the controller may accept a heartbeat before this node has read the record that fenced it. So
+        # the node must have read the metadata as well.
+        return min(self._heard_ms, self._informed_ms())
 
     def request_shutdown(self) -> None:
         """Ask the controller, with the next heartbeat, to move the leaderships of this broker."""

@@ -88,7 +88,12 @@ class QuorumMember(Membership):
         self._recovery = Recovery(self.peers, lambda: self.authority.image, lambda: self.authority.image.live_brokers())
         self._registration = Registration(machine, self.me, self._ask_for_registration, lambda: self.authority.image)
         self.heartbeats = Heartbeats(
-            config, self.me, lambda it: self._calls.ask(it), lambda: self.authority.image, lambda: self.is_active
+            config,
+            self.me,
+            lambda it: self._calls.ask(it),
+            lambda: self.authority.image,
+            is_active=lambda: self.is_active,
+            informed_ms=lambda: self.quorum.informed_ms,
         )
 
     @property

@@ -97,6 +97,8 @@ class Quorum:
         self._complain_ms = 0
         self.heard: tuple[int, int] = (NO_NODE, 0)
         """The leader that answered the last fetch, and the time of the answer in ms."""
+        self.informed_ms = 0
+        """When this node sent the last fetch after whose response it had all committed metadata."""
         self.unreached: set[int] = set()
         """The nodes that did not answer the last message to them."""
         self.is_node_id_taken = False
@@ -277,6 +279,7 @@ class Quorum:
         if position is None or target == self.raft.me.node_id:
             return False
         request = fetch_request(position, self._cluster_id, wait_ms=_FETCH_WAIT_MS, bytes_max=FETCH_BYTES_MAX)
+        sent_ms = monotonic_ms()
         try:
             response = await self.ask(target, request, line="metadata", timeout_ms=_FETCH_WAIT_MS + _TIMEOUT_MS)
         except ClientError as error:
@@ -296,6 +299,8 @@ class Quorum:
         self.raft.on_fetched(position, fetched, now_ms)
         self.is_node_id_taken = self._is_node_id_taken(fetched)
         self.step()
+        if fetched.code is ErrorCode.NONE and 0 <= fetched.high_watermark <= self.raft.high_watermark:
+            self.informed_ms = sent_ms
         # After an error, or a response of another epoch, the next fetch may get the same response. So pause before it.
         return fetched.code is ErrorCode.NONE and fetched.epoch == self.raft.epoch
 
