@@ -7,6 +7,7 @@ group's position are in one transaction. If a transaction cannot be committed, i
 from the committed position. After any other error the process ends, and whoever watches it starts it again.
 """
 
+import faulthandler
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ TRANSACTION_MS = 30_000
 SESSION_MS = 3000
 _ANSWER_MS = 5000
 _WAIT_S = 60.0
+_STUCK_S = 45.0
 
 
 def copy_with_ours(bootstrap: str, source: str, target: str, group: str, transactional_id: str) -> None:
@@ -41,6 +43,7 @@ def copy_with_ours(bootstrap: str, source: str, target: str, group: str, transac
     ):
         producer.init()
         while True:
+            _must_finish_soon()
             fetched = consumer.poll(200)
             try:
                 for it in fetched:
@@ -102,6 +105,7 @@ def copy_with_confluent(bootstrap: str, source: str, target: str, group: str, tr
     producer.init_transactions(_WAIT_S)
     consumer.subscribe([source])
     while True:
+        _must_finish_soon()
         messages: list[Any] = consumer.consume(RECORDS, timeout=0.2)
         for message in messages:
             if message.error() and not message.error().retriable():
@@ -142,6 +146,15 @@ def _until_done(end: Any) -> None:
                 raise
         else:
             return
+
+
+def _must_finish_soon() -> None:
+    """End the process if it does not come here again in time, as a supervisor would.
+
+    A send_offsets_to_transaction of librdkafka 2.16 never returns if the coordinator of the group leaves the metadata
+    meanwhile: the library removes the node, and the call waits for that node.
+    """
+    faulthandler.dump_traceback_later(_STUCK_S, exit=True)
 
 
 COPIERS = {"ours": copy_with_ours, "confluent": copy_with_confluent}

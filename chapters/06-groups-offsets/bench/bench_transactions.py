@@ -219,7 +219,10 @@ def benchmark_isolation(context: Context) -> Benchmark:
     """read_committed against read_uncommitted, with no aborted transaction and with half of them aborted."""
     count, each = scaled(full=100_000, quick=1000), scaled(full=500, quick=50)
     address = children.serve(context).address
-    topics = {"no aborts": lambda _number: False, "half aborted": lambda number: bool(number % 2)}
+    topics: dict[str, Callable[[int], bool]] = {
+        "no aborts": lambda _number: False,
+        "half aborted": lambda number: bool(number % 2),
+    }
     cases = []
     for topic, is_aborted in topics.items():
         name = topic.replace(" ", "-")

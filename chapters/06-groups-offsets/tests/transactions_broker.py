@@ -105,6 +105,9 @@ class TransactionBroker(MemoryBroker):
     def open_partition(
         self, name: TopicPartition, _topic_id: bytes, image: PartitionImage, config: TopicConfig
     ) -> LocalPartition:
+        seams: dict[str, Any] = {}
+        if self.has_transactions:
+            seams = {"rules_for": self.logs.rules_for, "open_transactions": self.logs.open_transactions}
         partition, replica = open_replica(
             self.data,
             self.files,
@@ -113,11 +116,7 @@ class TransactionBroker(MemoryBroker):
             node_id=1,
             outbox=[],
             wake=self.waiting.wake,
-            **(
-                {"rules_for": self.logs.rules_for, "open_transactions": self.logs.open_transactions}
-                if self.has_transactions
-                else {}
-            ),
+            **seams,
         )
         nodes = (1, 2) if self.is_followed else (1,)
         replica.on_partition(replace(image, replicas=nodes, isr=nodes), {1: 1, 2: 2}, 0)
