@@ -218,7 +218,9 @@ class Chaos:
                 self._report.complaints.append(f"node {number}: {node.complaints()}")
 
     def _compare(self, sender: RecordingSender, reader: Reader) -> None:
-        tally, found = sender.tally()
+        # Everything is read again from the beginning, and not only what has come since the last cycle.
+        audit = Audit(sender)
+        tally, found = audit.tally(), audit.logs
         self._report.total = self._report.total.plus(Counts.of(tally, self._groups.values()))
         self._report.complaints += reader.complaints
         for partition, values in enumerate(reader.seen):

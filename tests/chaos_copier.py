@@ -7,6 +7,7 @@ group's position are in one transaction. If a transaction cannot be committed, i
 from the committed position. After any other error the process ends, and whoever watches it starts it again.
 """
 
+import faulthandler
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,10 +25,12 @@ from minibroker.segments.checkpoint import TopicPartition
 
 RECORDS = 750
 """The most records of a transaction."""
-TRANSACTION_MS = 10_000
+# A copier that is killed comes back and aborts its transaction itself. The timeout is for copiers that do not.
+TRANSACTION_MS = 30_000
 SESSION_MS = 3000
 _ANSWER_MS = 5000
 _WAIT_S = 60.0
+_STUCK_S = 45.0
 
 
 def copy_with_ours(bootstrap: str, source: str, target: str, group: str, transactional_id: str) -> None:
@@ -40,6 +43,7 @@ def copy_with_ours(bootstrap: str, source: str, target: str, group: str, transac
     ):
         producer.init()
         while True:
+            _must_finish_soon()
             fetched = consumer.poll(200)
             try:
                 for it in fetched:
@@ -47,7 +51,8 @@ def copy_with_ours(bootstrap: str, source: str, target: str, group: str, transac
                         _copy(producer, target, it.partition, records)
                         producer.send_offsets({it.topic_partition: offset}, group, consumer.signature)
                         producer.commit()
-            except (TransactionFailed, CommitRefused):
+            except (TransactionFailed, CommitRefused) as error:
+                print(error, file=sys.stderr, flush=True)
                 producer.abort()
                 _rewind(consumer)
 
@@ -100,6 +105,7 @@ def copy_with_confluent(bootstrap: str, source: str, target: str, group: str, tr
     producer.init_transactions(_WAIT_S)
     consumer.subscribe([source])
     while True:
+        _must_finish_soon()
         messages: list[Any] = consumer.consume(RECORDS, timeout=0.2)
         for message in messages:
             if message.error() and not message.error().retriable():
@@ -114,6 +120,7 @@ def copy_with_confluent(bootstrap: str, source: str, target: str, group: str, tr
             _send_positions(producer, source, records, consumer)
             _until_done(lambda: producer.commit_transaction(_WAIT_S))
         except KafkaException as error:
+            print(error, file=sys.stderr, flush=True)
             if not error.args[0].txn_requires_abort():
                 raise
             _until_done(lambda: producer.abort_transaction(_WAIT_S))
@@ -139,6 +146,15 @@ def _until_done(end: Any) -> None:
                 raise
         else:
             return
+
+
+def _must_finish_soon() -> None:
+    """End the process if it does not come here again in time, as a supervisor would.
+
+    A send_offsets_to_transaction of librdkafka 2.16 never returns if the coordinator of the group leaves the metadata
+    meanwhile: the library removes the node, and the call waits for that node.
+    """
+    faulthandler.dump_traceback_later(_STUCK_S, exit=True)
 
 
 COPIERS = {"ours": copy_with_ours, "confluent": copy_with_confluent}

@@ -14,17 +14,21 @@ import json
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, NamedTuple, TextIO
 
 from clients_stock import bounds, confluent_read
 from clusters import Cluster, Sender, Tally
+from confluent_kafka import KafkaException
 from groups_crews import History
 
 from minibroker.bench.outages import PROMISES, Outages, longest_gap_ms
+from minibroker.bench.watching import until
 
 PRODUCER = "chaos"
+ANSWERED_S_MAX = 60.0
 
 
 class RecordingSender(Sender):
@@ -111,7 +115,14 @@ class Audit:
 
     def _read_on(self, partition: int, log: list[bytes]) -> None:
         bootstrap, topic = self._sender.cluster.bootstrap, self._sender.topic
-        end = bounds(bootstrap, topic, partition)[1]
+
+        def answered() -> tuple[int, int] | None:
+            # A leader that was just elected does not know the high watermark yet, and librdkafka does not ask again.
+            with suppress(KafkaException):
+                return bounds(bootstrap, topic, partition)
+            return None
+
+        _start, end = until(answered, f"where {topic}-{partition} ends", seconds=ANSWERED_S_MAX, every_s=0.1) or (0, 0)
         assert end >= len(log), f"{topic}-{partition} ended at {len(log)}, and now ends at {end}"
         found = confluent_read(bootstrap, topic, end - len(log), len(log), partition=partition)
         offsets = list(range(len(log), end))

@@ -53,6 +53,15 @@ def listed(run: Run, *arguments: str) -> Any:
     return json.loads(run("transactions", *arguments, "--format", "json"))
 
 
+def write_late(client: Client, topic: str, producer: TransactionalProducer, partition: int = 0) -> int:
+    """Write a batch of a producer outside of any transaction, as a late request does; return the error code."""
+    data = PartitionProduceData(index=partition, records=batch(producer.producer_id, producer.producer_epoch))
+    topics = [TopicProduceData(name=topic, partition_data=[data])]
+    late = ProduceRequest(transactional_id="late", acks=-1, timeout_ms=3000, topic_data=topics)
+    answer = client.send(late, node_id=client.leader(topic, partition), version_max=11)
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
 def test_the_lines_of_stdin_are_one_transaction(broker: Broker, client: Client) -> None:
     run, name = runner(broker.address), unique("cli")
     topic = create_topic(broker.address, unique("lines"), 3)
@@ -99,15 +108,7 @@ def test_a_hanging_transaction_is_found_and_ended(start: StartBroker) -> None:
     run, topic = runner(broker.address), create_topic(broker.address, unique("hanging"), 2)
     with Client(broker.address) as client, TransactionalProducer(client, unique("late")) as producer:
         producer.init()
-        data = PartitionProduceData(index=1, records=batch(producer.producer_id, producer.producer_epoch))
-        late = ProduceRequest(
-            transactional_id="late",
-            acks=-1,
-            timeout_ms=3000,
-            topic_data=[TopicProduceData(name=topic, partition_data=[data])],
-        )
-        answer = client.send(late, node_id=client.leader(topic, 1), version_max=11)
-        assert answer.responses[0].partition_responses[0].error_code == 0
+        assert write_late(client, topic, producer, partition=1) == 0
         assert stable_and_end(client, topic) == ([0, 0], [0, 1])
         assert listed(run, "list", "--hanging") == [], "it is not older than 15 minutes"
         [found] = listed(run, "list", "--hanging", "--older-than", "1ms")

@@ -1,11 +1,11 @@
 """A log as lines of JSON and the log of this chapter, in the same two experiments.
 
-Run it with `python chapters/01-log/bench/naive.py` (the lesson begins with what it prints), and with `--ours` at the
-end of the chapter.
+The chapter begins with what `python chapters/01-log/bench/naive.py` prints, and ends with `--ours`.
 """
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable
 
 from minibroker.log.batch import BatchBuilder, batches
@@ -17,7 +17,8 @@ VALUES = [f"order {n}: {n * 7} EUR" for n in range(20)]
 MORE = "order 20: 140 EUR"
 
 Write = Callable[[list[str]], bytes]
-Read = Callable[[bytes], tuple[list[str], bool]]  # the values, and whether damage was noticed
+Records = list[tuple[int | None, str]]  # the offset and the value of each record
+Read = Callable[[bytes], tuple[Records, bool]]  # the records, and whether damage was noticed
 Append = Callable[[bytes, str], bytes]
 
 
@@ -29,15 +30,16 @@ def write_json(values: list[str]) -> bytes:
     return b"".join(json.dumps({"offset": n, "value": value}).encode() + b"\n" for n, value in enumerate(values))
 
 
-def read_json(content: bytes) -> tuple[list[str], bool]:
+def read_json(content: bytes) -> tuple[Records, bool]:
     """Every record up to the first that does not parse: all the checking that JSON offers."""
-    values: list[str] = []
+    records: Records = []
     for line in content.splitlines():
         try:
-            values.append(json.loads(line)["value"])
-        except (ValueError, KeyError, TypeError):
-            return values, True
-    return values, False
+            record = json.loads(line)
+            records.append((record.get("offset"), record["value"]))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return records, True
+    return records, False
 
 
 def append_json(content: bytes, value: str) -> bytes:
@@ -56,12 +58,14 @@ def write_log(values: list[str]) -> bytes:
     return content
 
 
-def read_log(content: bytes) -> tuple[list[str], bool]:
+def read_log(content: bytes) -> tuple[Records, bool]:
     """Open the file as after a crash, and read what is valid."""
     log = open_log(content)
     found = log.read(0, bytes_max=len(content)).read()
-    values = [(record.value or b"").decode() for batch in batches(found) for record in batch.records()]
-    return values, log.recovered.damage is not None
+    records: Records = [
+        (record.offset, (record.value or b"").decode()) for batch in batches(found) for record in batch.records()
+    ]
+    return records, log.recovered.damage is not None
 
 
 def append_log(content: bytes, value: str) -> bytes:
@@ -83,17 +87,24 @@ def open_log(content: bytes) -> LogFile:
 # The experiments
 
 
-def flip_every_bit(content: bytes, read: Read) -> tuple[int, int]:
-    """Flip each bit alone; count how often that is noticed, and how often wrong values are read silently."""
-    noticed = wrong = 0
+def flip_every_bit(content: bytes, read: Read) -> Counter[str]:
+    """Flip each bit alone; count how often that is noticed, and what it does when it is not."""
+    effects: Counter[str] = Counter()
     for position in range(len(content)):
         for bit in range(8):
             flipped = bytearray(content)
             flipped[position] ^= 1 << bit
-            values, is_noticed = read(bytes(flipped))
-            noticed += is_noticed
-            wrong += not is_noticed and values != VALUES
-    return noticed, wrong
+            effects[effect(*read(bytes(flipped)))] += 1
+    return effects
+
+
+def effect(records: Records, is_noticed: bool) -> str:
+    """What a flipped bit did to the records that are read."""
+    if is_noticed:
+        return "noticed"
+    if [value for _offset, value in records] != VALUES:
+        return "value"
+    return "neither" if [offset for offset, _value in records] == list(range(len(VALUES))) else "offset"
 
 
 def append_after_every_cut(content: bytes, last: int, read: Read, append: Append) -> int:
@@ -101,20 +112,21 @@ def append_after_every_cut(content: bytes, last: int, read: Read, append: Append
     lost = 0
     for cut in range(last, len(content)):
         try:
-            values, _is_noticed = read(append(content[:cut], MORE))
+            records, _is_noticed = read(append(content[:cut], MORE))
         except LogError:
-            values = []
-        lost += values[-1:] != [MORE]
+            records = []
+        lost += [value for _offset, value in records[-1:]] != [MORE]
     return lost
 
 
 def main(write: Write, read: Read, append: Append) -> None:
     """Print the counts."""
     content, last = write(VALUES), len(write(VALUES[:-1]))
-    noticed, wrong = flip_every_bit(content, read)
-    print(f"{8 * len(content)} single flipped bits: {noticed} noticed, {wrong} read back as something else, silently")
+    count = flip_every_bit(content, read)
+    print(f"{count.total()} flipped bits, one at a time: {count['noticed']} noticed")
+    print(f"  not noticed: {count['value']} changed a value, {count['offset']} an offset, {count['neither']} neither")
     lost = append_after_every_cut(content, last, read, append)
-    print(f"{len(content) - last} torn last records: {lost} times the next one, written whole after it, was lost too")
+    print(f"{len(content) - last} torn last records: the next record, written whole after it, was lost {lost} times")
 
 
 if __name__ == "__main__":

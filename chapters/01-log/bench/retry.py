@@ -33,7 +33,7 @@ def retry() -> None:
             file.fsync()
             print(f"append {order}: fsync failed ({error.strerror}), the second fsync succeeded: acked")
     files.crash()
-    print(f"after a power cut the file holds {files.open('orders.txt').pread(100, 0)!r}")
+    print(f"after a power failure the file holds {files.open('orders.txt').pread(100, 0)!r}")
 
 
 def ours() -> None:
@@ -49,7 +49,7 @@ def ours() -> None:
         _append(log, order)
     files.crash()
     log = LogFile.open(files, "a.log")
-    print(f"after a power cut the log holds {', '.join(_orders(log))}: {_ends(log)}")
+    print(f"after a power failure the log holds {', '.join(_orders(log))}: {_ends(log)}")
 
 
 def _append(log: LogFile, order: str) -> None:

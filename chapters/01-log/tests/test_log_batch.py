@@ -21,12 +21,12 @@ from minibroker.log.batch import (
     BatchBuilder,
     TimestampType,
     batches,
-    check_counts,
     check_crc,
     read_header,
     stamp,
     stamp_log_append_time,
 )
+from minibroker.log.checks import check_counts
 from minibroker.log.compression import Compression
 from minibroker.log.errors import CorruptBatch, InvalidRecord, LogError, RecordsTooLarge, UnsupportedCompressionType
 from minibroker.log.record import Record
@@ -184,6 +184,13 @@ def test_a_batch_cut_off_after_whole_ones_is_left_out() -> None:
     whole = small_batch(b"a") + small_batch(b"b")
     for cut in range(len(small_batch(b"c"))):
         assert len(list(batches(whole + small_batch(b"c")[:cut]))) == 2
+
+
+def test_damage_between_batches_is_an_error_and_no_end() -> None:
+    found = batches(small_batch(b"a") + bytes(100) + small_batch(b"b"))
+    assert next(found).header.record_count == 1
+    with pytest.raises(CorruptBatch, match="magic 0"):
+        next(found)
 
 
 def test_a_batch_is_read_at_any_position() -> None:

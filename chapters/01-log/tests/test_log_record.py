@@ -9,7 +9,14 @@ from log_cases import each_case
 from log_strategies import INT64, records
 
 from minibroker.log.errors import InvalidRecord
-from minibroker.log.record import RECORD_BYTES_MIN, Record, decode_records, encode_record, follow_lengths
+from minibroker.log.record import (
+    RECORD_BYTES_MIN,
+    Record,
+    decode_records,
+    encode_record,
+    follow_lengths,
+    scan_records,
+)
 from minibroker.log.varint import encode_varint
 
 
@@ -133,6 +140,22 @@ def test_the_lengths_of_the_first_records_tell_whether_the_count_can_be_right() 
     follow_lengths(least * 10, 0, count=10, count_max=3)
     with pytest.raises(InvalidRecord, match="the header says 11 records"):
         follow_lengths(least * 10, 0, count=11, count_max=3)
+
+
+@given(records())
+def test_a_scan_tells_where_each_record_is_and_whose_it_is(generated: list[Record]) -> None:
+    data = encode(generated)
+    scanned = list(scan_records(data, count=len(generated)))
+    assert [data[start:end] for start, end, *_rest in scanned] == [encode([record]) for record in generated]
+    assert [tuple(rest) for _start, _end, *rest in scanned] == [
+        (record.timestamp, record.offset, record.key, record.value is not None) for record in generated
+    ]
+
+
+@each_case("data", [b"\x00" * 9, framed(b"\x00\x00\x00\x03x\x01\x00"), framed(b"\x00\x00\x00\x01"), b"\xff" * 20])
+def test_a_scan_refuses_records_that_contradict_their_length(data: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        list(scan_records(data, count=1))
 
 
 @each_case("data", [b"\x00" * 9, b"\x0b" * 9, b"\x0a" * 9, b"\xff" * 9, b"\x80", b""])

@@ -10,11 +10,21 @@ from hypothesis import strategies as st
 from log_cases import each_case
 from log_strategies import small_batch
 
-from minibroker.log.batch import ATTRIBUTES_AT, CRC_AT, HEADER_SIZE, LEADER_EPOCH_AT, LENGTH_AT, batches
+from minibroker.log.batch import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    HEADER_SIZE,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    batches,
+    read_header,
+    stamp,
+)
 from minibroker.log.errors import CorruptBatch
+from minibroker.log.interfaces import File
 from minibroker.log.logfile import EVERY_APPEND, NEVER, FlushPolicy, LogFile
 from minibroker.log.memory import MemoryFiles
-from minibroker.log.recovery import Recovered, is_torn_tail, recover
+from minibroker.log.recovery import Recovered, check_continuity, is_torn_tail, recover
 
 EVERYTHING = 2**31
 
@@ -26,20 +36,30 @@ def values(log: LogFile) -> list[bytes]:
 
 def written(*epochs: int) -> tuple[bytes, list[int]]:
     """A log file with one batch of two records for each epoch, and where its batches begin and end."""
-    files = MemoryFiles()
-    log = LogFile.open(files, "a.log")
-    ends = [0]
+    content, ends = b"", [0]
     for index, epoch in enumerate(epochs):
         batch = small_batch(b"%d" % (2 * index), b"%d" % (2 * index + 1))
-        log.append(batch, leader_epoch=epoch)
-        ends.append(ends[-1] + len(batch))
-    return files.open("a.log").pread(EVERYTHING, 0), ends
+        stamp(batch, base_offset=2 * index, leader_epoch=epoch)
+        content += batch
+        ends.append(len(content))
+    return content, ends
 
 
-def reopened(content: bytes, *, base_offset: int = 0, recovery_point: int = 0) -> LogFile:
+def file_of(content: bytes) -> File:
+    file = MemoryFiles().open("a.log")
+    file.pwrite(content, 0)
+    return file
+
+
+def recovered(content: bytes, *, base_offset: int = 0, recovery_point: int = 0) -> Recovered:
+    start = Recovered(size=0, log_end_offset=base_offset)
+    return recover(file_of(content), start=start, recovery_point=recovery_point)
+
+
+def reopened(content: bytes, *, recovery_point: int = 0) -> LogFile:
     files = MemoryFiles()
     files.open("a.log").pwrite(content, 0)
-    return LogFile.open(files, "a.log", base_offset=base_offset, recovery_point=recovery_point)
+    return LogFile.open(files, "a.log", recovery_point=recovery_point)
 
 
 # Torn tails: invariant 4
@@ -57,26 +77,26 @@ def test_a_file_cut_at_any_byte_keeps_every_whole_batch() -> None:
 
 def test_damage_is_named_by_its_place_in_the_file() -> None:
     content, ends = written(0, 0)
-    assert f"position {ends[1]}: only 30 of 61 header bytes" in str(reopened(content[: ends[1] + 30]).recovered.damage)
+    assert f"position {ends[1]}: only 30 of 61 header bytes" in str(recovered(content[: ends[1] + 30]).damage)
 
 
 def test_a_tail_of_zeros_is_cut() -> None:
-    content, _ends = written(0, 0)
-    log = reopened(content + bytes(5000))
-    assert log.log_end_offset == 4
-    assert "magic 0" in str(log.recovered.damage)
+    content, ends = written(0, 0)
+    found = recovered(content + bytes(5000))
+    assert (found.size, found.log_end_offset, found.batch_count) == (ends[2], 4, 2)
+    assert "magic 0" in str(found.damage)
 
 
 def test_a_hole_of_zeros_before_a_later_page_is_cut_from_the_hole_on() -> None:
     content, ends = written(0, 0, 0)
     holed = content[: ends[1]] + bytes(ends[2] - ends[1]) + content[ends[2] :]
-    assert values(reopened(holed)) == [b"0", b"1"]
+    assert recovered(holed).size == ends[1]
 
 
 @given(st.binary(max_size=300))
 def test_garbage_after_good_batches_is_cut(garbage: bytes) -> None:
-    content, _ends = written(0, 0)
-    assert values(reopened(content + garbage)) == [b"0", b"1", b"2", b"3"]
+    content, ends = written(0, 0)
+    assert recovered(content + garbage).size == ends[2]
 
 
 def test_the_cut_is_on_the_disk_before_anything_is_served() -> None:
@@ -125,9 +145,9 @@ def test_a_flipped_epoch_is_found_by_its_neighbours(
     content, ends = written(*epochs)
     flipped = bytearray(content)
     flipped[ends[flipped_batch] + LEADER_EPOCH_AT + 3] ^= 1 << bit
-    log = reopened(bytes(flipped))
-    assert log.log_end_offset == 2 * left
-    assert "leader epoch" in str(log.recovered.damage)
+    found = recovered(bytes(flipped))
+    assert found.log_end_offset == 2 * left
+    assert "leader epoch" in str(found.damage)
 
 
 @each_case(
@@ -141,34 +161,33 @@ def test_a_flipped_epoch_that_contradicts_no_neighbour_is_not_found(
     content, ends = written(*epochs)
     flipped = bytearray(content)
     flipped[ends[flipped_batch] + LEADER_EPOCH_AT + 3] ^= 1 << bit
-    assert reopened(bytes(flipped)).recovered.damage is None
+    assert recovered(bytes(flipped)).damage is None
 
 
 def test_a_doubtful_epoch_removes_nothing_that_was_flushed() -> None:
     content, ends = written(4, 4)
     flipped = bytearray(content)
     flipped[ends[1] + LEADER_EPOCH_AT + 3] ^= 4
-    assert reopened(bytes(flipped), recovery_point=2).log_end_offset == 2
+    assert recovered(bytes(flipped), recovery_point=2).log_end_offset == 2
 
 
 def test_epochs_may_rise() -> None:
     content, _ends = written(0, 1, 1, 7)
-    log = reopened(content)
-    assert (log.log_end_offset, log.leader_epoch, log.recovered.damage) == (8, 7, None)
+    found = recovered(content)
+    assert (found.log_end_offset, found.leader_epoch, found.damage) == (8, 7, None)
 
 
 def test_a_length_of_two_gigabytes_is_not_read() -> None:
     content, ends = written(0, 0)
     lying = bytearray(content)
     lying[ends[1] + LENGTH_AT : ends[1] + LENGTH_AT + 4] = b"\x7f\xff\xff\xff"
-    assert reopened(bytes(lying)).log_end_offset == 2
+    assert recovered(bytes(lying)).log_end_offset == 2
 
 
 def test_a_batch_larger_than_a_chunk_is_checked_to_its_end() -> None:
-    files = MemoryFiles()
-    log = LogFile.open(files, "a.log")
-    log.append(small_batch(bytes(3_000_000)))
-    file = files.open("a.log")
+    batch = small_batch(bytes(3_000_000))
+    stamp(batch, base_offset=0, leader_epoch=0)
+    file = file_of(bytes(batch))
     assert recover(file, start=Recovered(0, 0)).damage is None
     file.pwrite(b"\x01", file.size() - 1)
     assert recover(file, start=Recovered(0, 0)).batch_count == 0
@@ -181,18 +200,16 @@ def test_wrong_counts_under_a_right_checksum_are_damage(field: int, value: int) 
     batch = memoryview(lying)[ends[1] :]
     struct.pack_into(">i", batch, field, value)
     struct.pack_into(">I", batch, CRC_AT, crc32c(bytes(batch[ATTRIBUTES_AT:])))
-    log = reopened(bytes(lying))
-    assert log.log_end_offset == 2
-    assert "last offset delta" in str(log.recovered.damage)
+    found = recovered(bytes(lying))
+    assert found.log_end_offset == 2
+    assert "last offset delta" in str(found.damage)
 
 
 def test_gaps_are_damage_only_where_offsets_must_be_dense() -> None:
     content, ends = written(0, 0)
     gap = bytearray(content)
     gap[ends[1] + 7] = 9
-    files = MemoryFiles()
-    file = files.open("a.log")
-    file.pwrite(bytes(gap), 0)
+    file = file_of(bytes(gap))
     start = Recovered(size=0, log_end_offset=0)
     assert recover(file, start=start).log_end_offset == 2
     assert recover(file, start=start, dense=False).log_end_offset == 11
@@ -200,9 +217,17 @@ def test_gaps_are_damage_only_where_offsets_must_be_dense() -> None:
     assert recover(file, start=start, dense=False).log_end_offset == 2
 
 
+def test_a_gap_is_no_excuse_for_counts_that_compaction_cannot_leave() -> None:
+    content, _ends = written(0)
+    header = read_header(content)
+    check_continuity(0, header._replace(record_count=0), expected_offset=0, dense=False)
+    for wrong in (header._replace(record_count=3), header._replace(last_offset_delta=-1, record_count=0)):
+        with pytest.raises(CorruptBatch, match="last offset delta"):
+            check_continuity(0, wrong, expected_offset=0, dense=False)
+
+
 def torn(content: bytes) -> bool:
-    file = MemoryFiles().open("a.log")
-    file.pwrite(content, 0)
+    file = file_of(content)
     return is_torn_tail(file, recover(file, start=Recovered(0, 0)))
 
 
@@ -237,7 +262,7 @@ def test_a_file_that_lost_flushed_batches_is_refused() -> None:
 
 def test_a_file_of_another_base_offset_is_refused_as_damage() -> None:
     content, _ends = written(0)
-    assert reopened(content, base_offset=10).log_end_offset == 10
+    assert recovered(content, base_offset=10).log_end_offset == 10
 
 
 # Power failures

@@ -1,13 +1,15 @@
 """The indexes: searched like a list, kept in pages, built anew when wrong."""
 
+import errno
 import struct
 from bisect import bisect_right
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from log_cases import each_case
 
-from minibroker.log.memory import MemoryFiles
+from minibroker.log.memory import MemoryFile, MemoryFiles
 from minibroker.segments.index import OffsetIndex, TimeIndex
 
 RISING = st.lists(st.integers(1, 50), max_size=1500).map(lambda steps: [sum(steps[: n + 1]) for n in range(len(steps))])
@@ -95,3 +97,60 @@ def test_what_cannot_be_an_index_is_not_sane(content: bytes, sane: bool) -> None
     file = MemoryFiles().open("a.index")
     file.pwrite(content, 0)
     assert OffsetIndex(file).is_sane() == sane
+
+
+def counted_reads(file: MemoryFile) -> list[int]:
+    """The sizes of the reads from a file, from now on."""
+    sizes: list[int] = []
+    pread = file.pread
+
+    def counted(count: int, position: int) -> bytes:
+        sizes.append(count)
+        return pread(count, position)
+
+    file.pread = counted  # type: ignore[method-assign]
+    return sizes
+
+
+def test_a_search_reads_one_page_however_many_there_are() -> None:
+    file = MemoryFiles().open("a.index")
+    index = OffsetIndex(file)
+    for slot in range(512 * 50):
+        index.append(slot, slot)
+    index.floor(1)
+    sizes = counted_reads(file)
+    for key in (0, 511, 512, 20_000, 30_000):
+        index.floor(key)
+    assert sizes == [4096] * 5
+
+
+def test_entries_that_could_not_be_written_stay_pending() -> None:
+    files = MemoryFiles()
+    index = OffsetIndex(files.open("a.index"))
+    files.room_bytes = 0
+    for slot in range(600):
+        index.append(slot, slot)
+    assert (index.count, index.last, index.floor(550)) == (600, (599, 599), (550, 550))
+    files.room_bytes = 10_000
+    index.write()
+    assert OffsetIndex(files.open("a.index")).last == (599, 599)
+
+
+def test_an_index_is_flushed_only_if_it_has_changed() -> None:
+    files = MemoryFiles()
+    index = OffsetIndex(files.open("a.index"))
+    index.append(1, 1)
+    index.flush()
+    files.fsync_error = OSError(errno.EIO, "input/output error")
+    index.flush()
+    index.append(2, 2)
+    with pytest.raises(OSError, match="input/output"):
+        index.flush()
+
+
+def test_a_torn_entry_is_gone_after_a_reset() -> None:
+    file = MemoryFiles().open("a.index")
+    file.pwrite(struct.pack(">ii", 3, 100) + b"\x00", 0)
+    index = OffsetIndex(file)
+    index.reset()
+    assert (index.count, index.is_sane(), file.size()) == (0, True, 0)

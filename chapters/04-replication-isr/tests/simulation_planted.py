@@ -36,7 +36,7 @@ class Bug:
     patches: tuple[Patch, ...]
     world: type[World] | None = None
     seed: int = 0
-    """The first seed that finds it."""
+    """A seed that finds it."""
     invariant: int | None = None
     """The invariant that this seed breaks; None if an assertion of the code fails."""
     scenario: Path | None = None

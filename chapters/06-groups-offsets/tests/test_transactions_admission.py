@@ -143,6 +143,23 @@ def test_a_guard_ends_with_a_marker_so_a_late_answer_admits_nothing() -> None:
     assert following == [OK]
 
 
+def test_with_version_2_a_guard_outlives_the_marker_of_the_transaction_before() -> None:
+    """That marker has the epoch of the next transaction, whose first batch waits until the marker is written."""
+    cases = [
+        (12, 1, OK),
+        (12, 2, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (11, 1, ErrorCode.INVALID_TXN_STATE),
+    ]
+    for version, epoch, expected in cases:
+        with case(version, epoch):
+            broker = asking()
+            following = broker.send(epoch=1, version=version)
+            broker.mark(is_commit=True, epoch=epoch, transaction_version=2)
+            assert following == ([] if expected is OK else [expected])
+            broker.answer()
+            assert following == [expected]
+
+
 def test_a_guard_ends_with_a_truncation() -> None:
     broker = asking()
     broker.produce("orders", batch(b"a"))

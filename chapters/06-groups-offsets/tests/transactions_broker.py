@@ -81,8 +81,11 @@ class TransactionBroker(MemoryBroker):
 
     more_checkpoints = (HIGH_WATERMARKS,)
 
-    def __init__(self, *, is_followed: bool = False, is_verifying: bool = True, **configs: Any) -> None:
+    def __init__(
+        self, *, is_followed: bool = False, is_verifying: bool = True, has_transactions: bool = True, **configs: Any
+    ) -> None:
         self.is_followed = is_followed
+        self.has_transactions = has_transactions
         self.coordinators = Coordinators()
         self.replicas: dict[TopicPartition, Replica] = {}
         self.logs = TransactionLogs(
@@ -102,6 +105,9 @@ class TransactionBroker(MemoryBroker):
     def open_partition(
         self, name: TopicPartition, _topic_id: bytes, image: PartitionImage, config: TopicConfig
     ) -> LocalPartition:
+        seams: dict[str, Any] = {}
+        if self.has_transactions:
+            seams = {"rules_for": self.logs.rules_for, "open_transactions": self.logs.open_transactions}
         partition, replica = open_replica(
             self.data,
             self.files,
@@ -110,8 +116,7 @@ class TransactionBroker(MemoryBroker):
             node_id=1,
             outbox=[],
             wake=self.waiting.wake,
-            rules_for=self.logs.rules_for,
-            open_transactions=self.logs.open_transactions,
+            **seams,
         )
         nodes = (1, 2) if self.is_followed else (1,)
         replica.on_partition(replace(image, replicas=nodes, isr=nodes), {1: 1, 2: 2}, 0)

@@ -147,6 +147,20 @@ def test_the_answers_of_one_event_are_one_send() -> None:
     run(test)
 
 
+def test_large_answers_of_one_event_are_sent_a_few_at_a_time() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire = Wire(made)
+        await wire.give(produced(0, 30_000))
+        fetch = fetch_request("orders", partition_max_bytes=30_000)
+        await wire.give(b"".join(framed(fetch, number) for number in range(1, 51)))
+        while not wire.connection.is_idle:
+            await asyncio.sleep(0)
+        assert wire.socket.correlation_ids() == list(range(51))
+        assert max(map(len, wire.socket.sends)) < 300_000
+
+    run(test)
+
+
 def test_a_client_that_reads_no_answers_is_not_read_any_more() -> None:
     async def test(made: MemoryBroker) -> None:
         wire = Wire(made)

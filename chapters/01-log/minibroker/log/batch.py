@@ -23,12 +23,12 @@ stamps its own fields in place.
 import enum
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from crc32c import crc32c
 
 from minibroker.log.compression import DECOMPRESSED_BYTES_MAX, Bytes, Compression, compress, decompress
-from minibroker.log.errors import CorruptBatch, InvalidRecord
+from minibroker.log.errors import CorruptBatch
 from minibroker.log.record import Header, Record, decode_records, encode_record
 
 MAGIC = 2
@@ -46,13 +46,12 @@ HEADER_SIZE = RECORDS_AT
 LENGTH_COUNTS_FROM = LENGTH_AT + 4
 
 _HEADER = struct.Struct(">q i i b I h i q q q h i i")
-_CHECKED = struct.Struct(">8x i 4x b I 2x i 30x i")  # length, magic, crc, last offset delta, record count
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
-assert _HEADER.size == _CHECKED.size == HEADER_SIZE == 61
+assert _HEADER.size == HEADER_SIZE == 61
 
 # Bits of the attributes.
 COMPRESSION_MASK = 0b0000_0111
@@ -160,43 +159,6 @@ def check_crc(buffer: Bytes, header: BatchHeader, position: int = 0) -> None:
     computed = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : end])
     if computed != header.crc:
         raise CorruptBatch(f"batch at position {position}: crc {computed:#010x}, header says {header.crc:#010x}")
-
-
-def check_counts(header: BatchHeader, *, dense: bool = True) -> None:
-    """Require that a batch has records and numbers them densely from its base offset, as a producer must.
-
-    In a compacted log, which is not `dense`, some or all records of a batch may be missing.
-    """
-    count, room = header.record_count, header.last_offset_delta + 1
-    if room < 1 or not (1 if dense else 0) <= count <= room or (dense and count < room):
-        raise InvalidRecord(
-            f"a batch of {header.record_count} records has last offset delta {header.last_offset_delta}"
-        )
-
-
-def check_whole(buffer: Bytes) -> None:
-    """Require that a buffer is exactly one valid batch, as a producer must send it."""
-    # This runs for every append, so one call unpacks the five fields that matter. If one is wrong, `_refuse` raises.
-    if len(buffer) >= HEADER_SIZE:
-        length, magic, crc, last_offset_delta, record_count = _CHECKED.unpack_from(buffer)
-        if (
-            magic == MAGIC
-            and LENGTH_COUNTS_FROM + length == len(buffer)
-            and last_offset_delta == record_count - 1 >= 0
-            and crc32c(memoryview(buffer)[ATTRIBUTES_AT:]) == crc
-        ):
-            return
-    _refuse(buffer)
-
-
-def _refuse(buffer: Bytes) -> NoReturn:
-    """Raise the error that says why a buffer is not one whole batch."""
-    header = read_header(buffer)
-    if header.size != len(buffer):
-        raise CorruptBatch(f"the buffer has {len(buffer)} bytes, but the batch in it has {header.size}")
-    check_crc(buffer, header)
-    check_counts(header)
-    raise AssertionError("check_whole refused a valid batch")
 
 
 class Batch:
@@ -322,19 +284,11 @@ class BatchBuilder:
 
     def build(self) -> bytearray:
         """Compress the records, put the header before them, and compute the checksum."""
-        header = BatchHeader(
-            self._base_offset,
-            0,
-            self._leader_epoch,
-            MAGIC,
-            0,
-            self._attributes,
-            self._next_offset - 1 - self._base_offset,
-            self._base_timestamp,
-            self._max_timestamp,
-            *self._producer,
-            self.record_count,
-        )
+        # `encode_batch` computes the length and the checksum, which are 0 here.
+        before_checksum = (self._base_offset, 0, self._leader_epoch, MAGIC, 0)
+        offsets = (self._attributes, self._next_offset - 1 - self._base_offset)
+        times = (self._base_timestamp, self._max_timestamp)
+        header = BatchHeader(*before_checksum, *offsets, *times, *self._producer, self.record_count)
         return encode_batch(header, self._records)
 
 

@@ -10,11 +10,11 @@ from typing import NamedTuple, NoReturn
 from minibroker.log.batch import (
     NO_LEADER_EPOCH,
     BatchHeader,
-    check_whole,
     read_header,
     stamp,
     stamp_log_append_time,
 )
+from minibroker.log.checks import check_whole
 from minibroker.log.errors import CorruptBatch, LogError, LogOffline, OffsetOutOfRange, StorageError
 from minibroker.log.interfaces import File, Files, FileSlice, directory_of, write_all
 from minibroker.log.recovery import Recovered, headers, recover

@@ -15,9 +15,9 @@ from minibroker.log.batch import (
     HEADER_SIZE,
     NO_LEADER_EPOCH,
     BatchHeader,
-    check_counts,
     read_header,
 )
+from minibroker.log.checks import check_counts
 from minibroker.log.errors import CorruptBatch, InvalidRecord
 from minibroker.log.interfaces import File, FileSlice
 

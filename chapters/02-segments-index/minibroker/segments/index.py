@@ -5,7 +5,7 @@ Both are files of fixed-size entries in rising order, in Kafka's byte layout:
     .index      relative offset:int32  position:int32      the batch at `position` ends with this offset
     .timeindex  timestamp:int64  relative offset:int32     no record up to this offset is newer
 
-Both are sparse. One entry per 4 KiB of log makes 2 MiB of offset index for a gigabyte of log. The first key of each
+Both are sparse. One entry per 4 KiB of log makes 2 MiB of offset index for a gibibyte of log. The first key of each
 page of entries stays in memory, 8 bytes for each 4 KiB of index. So a search reads one page from the page cache,
 however large the log is. New entries are written a page at a time. If a crash loses the end of an index, or all of it,
 the index is rebuilt from the log.

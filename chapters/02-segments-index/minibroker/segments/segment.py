@@ -4,28 +4,22 @@ Only the last segment of a log, the active one, is written to. The others never 
 replaced. A segment opens its files when it is first used, so a log of a thousand segments opens as fast as one segment.
 """
 
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 
-from minibroker.log.batch import HEADER_SIZE, LENGTH_COUNTS_FROM, Batch, BatchHeader, read_header
-from minibroker.log.errors import CorruptBatch
+from minibroker.log.batch import Batch, BatchHeader
 from minibroker.log.interfaces import File, Files, FileSlice, directory_of
 from minibroker.log.logfile import FlushPolicy, LogFile
 from minibroker.log.record import Record
 from minibroker.log.recovery import Recovered, header_at, headers, recover
 from minibroker.segments.config import LogConfig
+from minibroker.segments.hopping import header_ending_with, hop, walk
 from minibroker.segments.indexes import OFFSET_SUFFIX, TIME_SUFFIX, Indexes
 
 LOG_SUFFIX = ".log"
 RELATIVE_OFFSET_MAX = 2**31 - 1  # the indexes store it as an int32
 SUFFIXES = (LOG_SUFFIX, OFFSET_SUFFIX, TIME_SUFFIX)
 TRANSACTION_SUFFIX = ".txnindex"  # a companion of chapter 06 writes this file; it belongs to one segment
-
-# The header fields that a search needs: base offset, length, last offset delta, max timestamp.
-_HOP = struct.Struct(">q i 11x i 8x q")
-_HOP_BYTES = 8192  # one read is usually enough, because index entries are 4 KiB apart
-assert _HOP.size == HEADER_SIZE - 8 - 2 - 4 - 4  # without producer id, epoch, sequence and count
 
 
 def stem(directory: str, base_offset: int) -> str:
@@ -153,16 +147,16 @@ class Segment:
     def check_start(self, recovery_point: int) -> Recovered:
         """Where the check must begin to cover everything from `recovery_point` on.
 
-        The check begins at the last index entry before the recovery point, so that it need not read the whole segment.
-        But the index may be damaged, too. So the entry is used only if the batch at its position ends with the entry's
-        offset.
+        The check begins at the last index entry before the recovery point, not at the segment's start. The index may be
+        damaged, too, so the entry is used only if the batch at its position ends with the entry's offset.
         """
+        # An index that is not plausible, or that leads to another batch, is emptied. `keep` fills it again.
         nothing = Recovered(size=0, log_end_offset=self.base_offset)
         indexes = self.open_indexes()
         if not indexes.is_sane():
             indexes.reset()
         entry = indexes.position_before(recovery_point - 1)
-        header = None if entry is None else self._header_if_ends_with(*entry)
+        header = None if entry is None else header_ending_with(self.file, *entry)
         if entry is None or header is None:
             indexes.reset()
             return nothing
@@ -184,7 +178,7 @@ class Segment:
         """The end of the segment. Headers are read from the last index entry on, without checking checksums."""
         entry = self.indexes.last_position()
         end = Recovered(size=0, log_end_offset=self.base_offset)
-        if entry is not None and self._header_if_ends_with(*entry) is not None:
+        if entry is not None and header_ending_with(self.file, *entry) is not None:
             end = Recovered(size=entry[1], log_end_offset=self.base_offset)
         for position, header in self.walk(end.size):
             end = Recovered(position + header.size, header.next_offset, header.leader_epoch)
@@ -241,63 +235,18 @@ class Segment:
 
     def _start_for(self, offset: int) -> int:
         entry = self.indexes.position_before(offset)
-        if entry is None:
-            return 0
-        if self._header_if_ends_with(*entry) is None:
+        if entry is not None and header_ending_with(self.file, *entry) is None:
             self.rebuild_indexes()
             entry = self.indexes.position_before(offset)
         return 0 if entry is None else entry[1]
 
-    def _header_if_ends_with(self, offset: int, position: int) -> BatchHeader | None:
-        # An index has no checksum, but each entry can be checked against the batch that it points to.
-        try:
-            header = header_at(self.file, position)
-        except CorruptBatch:
-            return None
-        return header if header.last_offset == offset else None
-
     def _hop(self, position: int, *, offset: int = 2**63, timestamp: int = 2**63) -> tuple[int, BatchHeader] | None:
         """The first batch from `position` on whose last offset (or max timestamp) is at least the given one."""
-        while position < self.size:
-            chunk = self.file.pread(min(_HOP_BYTES, self.size - position), position)
-            at = 0
-            while at + HEADER_SIZE <= len(chunk):
-                base_offset, length, last_offset_delta, max_timestamp = _HOP.unpack_from(chunk, at)
-                if base_offset + last_offset_delta >= offset or max_timestamp >= timestamp:
-                    return position + at, self._whole(chunk, at, position + at)
-                if length <= 0:
-                    what = f"the batch at position {position + at} has the invalid length {length}"
-                    raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: {what}")
-                at += LENGTH_COUNTS_FROM + length
-            if at == 0:
-                raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: a torn batch at position {position}")
-            position += at
-        if position > self.size:
-            raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: a batch ends at position {position}, past the file's end")
-        return None
-
-    def _whole(self, chunk: bytes, at: int, position: int) -> BatchHeader:
-        """The header at index `at` of a chunk. Its batch, at `position` of the file, must be whole."""
-        try:
-            header = read_header(chunk, at)
-        except CorruptBatch as error:
-            # The error names the position in the chunk. Replace it by the position in the file.
-            what = str(error).replace(f"position {at}", f"position {position}", 1)
-            raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: {what}") from None
-        if position + header.size > self.size:
-            end = position + header.size
-            raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: a batch ends at position {end}, past the file's end")
-        return header
+        return hop(self.file, self.path(LOG_SUFFIX), position, size=self.size, offset=offset, timestamp=timestamp)
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """All batch headers from a position on. One read of the file covers several headers."""
-        chunk, start, size = b"", position, self.size
-        while position < size:
-            if position + HEADER_SIZE - start > len(chunk):
-                chunk, start = self.file.pread(min(_HOP_BYTES, size - position), position), position
-            header = self._whole(chunk, position - start, position)
-            yield position, header
-            position += header.size
+        """All batch headers from a position on."""
+        return walk(self.file, self.path(LOG_SUFFIX), position, size=self.size)
 
     def rebuild_indexes(self) -> None:
         """Rebuild both indexes from the log file."""

@@ -16,11 +16,11 @@ from minibroker.log.batch import (
     Batch,
     BatchHeader,
     check_crc,
-    check_whole,
     read_header,
     stamp,
     stamp_log_append_time,
 )
+from minibroker.log.checks import check_whole
 from minibroker.log.errors import OffsetOutOfRange, StorageError
 from minibroker.log.interfaces import Files, FileSlice
 from minibroker.log.logfile import FlushPolicy, LogFile

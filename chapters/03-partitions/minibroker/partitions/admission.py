@@ -32,9 +32,9 @@ from minibroker.log.batch import (
     TRANSACTIONAL_BIT,
     Batch,
     BatchHeader,
-    check_whole,
     read_header,
 )
+from minibroker.log.checks import check_whole
 from minibroker.log.compression import Compression, decompressed_bytes_max
 from minibroker.log.errors import InvalidRecord, LogError
 from minibroker.log.record import RECORD_BYTES_MIN, Record, follow_lengths

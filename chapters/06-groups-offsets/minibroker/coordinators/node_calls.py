@@ -68,15 +68,12 @@ class NodeCalls:
         except Disconnect as error:
             log.debug("this node does not answer %s: %s", ApiKey(key).name, error)
             done(None)
-            asyncio.get_running_loop().call_soon(self._machine.waiting.settle)
             return
         if isinstance(answer, Wait):
             self._machine.waiting.park(answer, done, now_ms=monotonic_ms(), fail=lambda error: self._fail(error, done))
         else:
             assert isinstance(answer, Response)
             done(answer)
-            # Nobody else settles: this is not the answer to a request of a connection.
-            asyncio.get_running_loop().call_soon(self._machine.waiting.settle)
 
     def _fail(self, error: Exception, done: Done) -> None:
         if not isinstance(error, Disconnect):

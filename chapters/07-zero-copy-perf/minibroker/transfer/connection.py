@@ -29,6 +29,7 @@ from minibroker.transfer.buffers import INBOX_BYTES, Buffers, LongFrame
 from minibroker.transfer.sending import PIECE_BYTES, SMALL_BYTES, Maps, Sending, Transfer, read_whole
 from minibroker.wire.errors import MalformedMessage
 from minibroker.wire.frames import LENGTH_SIZE, frame_length
+from minibroker.wire.headers import part_bytes
 from minibroker.wire.schema import Part, Response
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ _COPIED_BYTES_MAX = 8 * 1024
 """A frame of at most this size is copied out of the inbox, because a request that waits would keep the whole inbox."""
 _KEPT_BYTES_MAX = INBOX_BYTES // 2
 _TURN_S = 0.002
+_TOGETHER_BYTES_MAX = 256 * 1024
 
 
 class _Shared(NamedTuple):
@@ -78,6 +80,7 @@ class FastConnection(asyncio.BufferedProtocol):
         self._sending: Sending | None = None
         self._answers: list[bytes | bytearray | memoryview] = []
         """The answers that are sent together at the end of this event."""
+        self._answers_bytes = 0
         self._is_busy = False
         """Whether no frame may be parsed now."""
         self._is_reading = True
@@ -182,7 +185,7 @@ class FastConnection(asyncio.BufferedProtocol):
             self._answer(data[start:stop])
             if self._is_busy:
                 break
-            if monotonic() > turn_end:
+            if monotonic() > turn_end or self._answers_bytes > _TOGETHER_BYTES_MAX:
                 self._take_a_break()
                 break
         return position
@@ -304,21 +307,16 @@ class FastConnection(asyncio.BufferedProtocol):
 
     def _take(self, reply: Reply) -> None:
         """Collect an answer. A large one ends the event: it is sent piece by piece."""
-        parts = reply.parts
-        if len(parts) == 1:
-            self._answers.append(parts[0])  # type: ignore[arg-type]
-        elif parts:
-            self._take_parts(parts)
+        count = part_bytes(reply.parts)
+        if count > SMALL_BYTES and len(reply.parts) > 1:
+            self._send_in_pieces(reply.parts)
+        else:
+            self._answers += [read_whole(it) if isinstance(it, FileSlice) else it for it in reply.parts]
+            self._answers_bytes += count
         if self.session.is_over:
             self._is_busy = True
 
-    def _take_parts(self, parts: list[Part]) -> None:
-        count = 0
-        for part in parts:
-            count += part.count if isinstance(part, FileSlice) else len(part)
-        if count <= SMALL_BYTES:
-            self._answers += [read_whole(it) if isinstance(it, FileSlice) else it for it in parts]
-            return
+    def _send_in_pieces(self, parts: list[Part]) -> None:
         self._is_busy = True
         self._sending = Sending(
             self.transport,
@@ -329,7 +327,7 @@ class FastConnection(asyncio.BufferedProtocol):
             on_sent=self._on_sent,
             on_failed=self._fail,
         )
-        self._answers = []
+        self._answers, self._answers_bytes = [], 0
 
     def _flush(self) -> None:
         """Send the answers of this event together."""
@@ -338,7 +336,7 @@ class FastConnection(asyncio.BufferedProtocol):
             return
         answers = self._answers
         if answers:
-            self._answers = []
+            self._answers, self._answers_bytes = [], 0
             self.transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
         if self.session.is_over or self._server.is_stopping:
             self._take_a_break()
@@ -349,7 +347,14 @@ class FastConnection(asyncio.BufferedProtocol):
     def _on_sent(self) -> None:
         """A large answer was sent."""
         self._sending = None
-        asyncio.get_running_loop().call_soon(self._go_on)
+        self._on_answered()
+
+    def _on_answered(self) -> None:
+        """The answer for which the connection was busy is sent. Parse what was kept, soon."""
+        if self._kept or not self._is_reading or self._is_ended or self.session.is_over or self._server.is_stopping:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        else:
+            self._is_busy = self._is_full
 
     # Waiting ----------------------------------------------------------------------------------------------------------
 
@@ -392,10 +397,8 @@ class FastConnection(asyncio.BufferedProtocol):
         self.since_ms = monotonic_ms()
         self._take(reply)
         self._flush()
-        if self._kept or not self._is_reading:
-            asyncio.get_running_loop().call_soon(self._go_on)
-        elif self._sending is None and not self.session.is_over:
-            self._is_busy = self._is_full or self._server.is_stopping
+        if self._sending is None:
+            self._on_answered()
 
     # Ending -----------------------------------------------------------------------------------------------------------
 

@@ -118,8 +118,7 @@ class Sending:
         self._on_sent = on_sent
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
-        # The event loop watches the socket's own descriptor for the transport. A second one can be watched beside it.
-        self._descriptor = os.dup(transport.get_extra_info("socket").fileno())
+        self._descriptor = transport.get_extra_info("socket").fileno()
         self._is_watched = False
 
     def go_on(self) -> None:
@@ -138,16 +137,18 @@ class Sending:
             self.stop()
             self._on_sent()
         elif not self._is_watched:
+            # The event loop watches the socket's own descriptor for the transport. So a second one is watched here.
             self._is_watched = True
+            self._descriptor = os.dup(self._descriptor)
             self._loop.add_writer(self._descriptor, self.go_on)
 
     def stop(self) -> None:
         """Send nothing more."""
-        if self._descriptor >= 0:
-            if self._is_watched:
-                self._loop.remove_writer(self._descriptor)
+        if self._is_watched:
+            self._is_watched = False
+            self._loop.remove_writer(self._descriptor)
             os.close(self._descriptor)
-            self._descriptor = -1
+        self._left = []
 
     def _send(self) -> None:
         """Send bytes in memory, and one piece of a slice."""
