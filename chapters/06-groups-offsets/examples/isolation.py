@@ -40,7 +40,8 @@ class Partition:
 
     def show(self, step: str) -> None:
         """Print the offset at which the readers of each isolation level stop."""
-        print(f"{step:22} {self._end(IsolationLevel.READ_UNCOMMITTED):18} {self._end(IsolationLevel.READ_COMMITTED):19}")
+        ends = [self._end(level) for level in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)]
+        print(f"{step:22} {ends[0]:18} {ends[1]:19}")
 
     def _end(self, level: IsolationLevel) -> int:
         name = TopicPartition(self._topic, PARTITION)
