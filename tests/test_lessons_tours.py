@@ -3,19 +3,27 @@
 A tour is a table with the columns `file`, `function` and `what happens`. It is compared with a trace of real calls.
 """
 
+import asyncio
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
 from cases import case
 from lessons import ROOT
 
+from minibroker.bench.watching import until
+from minibroker.clients import transaction_admin
+from minibroker.clients.blocking import Client
+from minibroker.clients.transactional import TransactionalProducer
+from minibroker.coordinators.node import coordinator_node
 from minibroker.log.batch import BatchBuilder, batches
 from minibroker.log.disk import OSFiles
 from minibroker.log.logfile import EVERY_APPEND, LogFile
 from minibroker.log.memory import MemoryFiles
+from minibroker.metadata.configs import NodeConfig
 from minibroker.segments.config import LogConfig
 from minibroker.segments.segmented import SegmentedLog
 
@@ -36,8 +44,9 @@ def tours(lesson: str) -> list[list[Call]]:
     return found
 
 
-def calls_of(work: Callable[[], object]) -> list[Call]:
-    """The functions of minibroker that `work` calls, in order. A generator counts each time it is resumed."""
+@contextmanager
+def calls_of_this_thread() -> Iterator[list[Call]]:
+    """The functions of minibroker that this thread calls, in order. A generator counts each time it is resumed."""
     calls: list[Call] = []
 
     def note(frame: FrameType, event: str, _argument: object) -> None:
@@ -47,9 +56,14 @@ def calls_of(work: Callable[[], object]) -> list[Call]:
 
     sys.setprofile(note)
     try:
-        work()
+        yield calls
     finally:
         sys.setprofile(None)
+
+
+def calls_of(work: Callable[[], object]) -> list[Call]:
+    with calls_of_this_thread() as calls:
+        work()
     return calls
 
 
@@ -102,6 +116,48 @@ def test_the_tours_of_chapter_02_are_what_happens() -> None:
     ):
         with case(work):
             assert missing(tour, calls_of(work)) == []
+
+
+def commit(address: str, begun: Callable[[], object]) -> None:
+    """Commit a transaction of one record, and wait until it is complete. `begun` is called before the commit."""
+    with Client(address) as client, TransactionalProducer(client, "copier") as producer:
+        producer.init()
+        producer.begin()
+        producer.send("copies", b"order 1")
+        producer.flush()
+        begun()
+        producer.commit()
+
+        def is_complete() -> bool:
+            found = transaction_admin.describe_if_there(client, "copier")
+            return found is not None and found.state == "CompleteCommit"
+
+        until(is_complete, "the transaction is complete")
+
+
+async def calls_of_a_commit(directory: Path) -> list[Call]:
+    """What a node of chapter 06 calls from the EndTxn on."""
+    settings = {"node.id": "1", "log.dirs": str(directory), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    node = coordinator_node(NodeConfig(settings | {"transaction.state.log.num.partitions": "1"}))
+    await node.start()
+    loop, noted = asyncio.get_running_loop(), []
+    with ExitStack() as stack:
+
+        def begin() -> None:
+            noted.append(stack.enter_context(calls_of_this_thread()))
+
+        try:
+            await asyncio.to_thread(commit, node.address, lambda: loop.call_soon_threadsafe(begin))
+        finally:
+            await node.stop()
+    (calls,) = noted
+    return calls
+
+
+def test_the_tour_of_chapter_06_is_what_happens(tmp_path: Path) -> None:
+    """The client has a thread of its own, so all calls are the node's."""
+    (tour,) = tours("06-groups-offsets/lessons/12-looking-back.md")
+    assert missing(tour, asyncio.run(calls_of_a_commit(tmp_path))) == []
 
 
 def test_a_step_that_is_not_called_in_its_place_is_found() -> None:

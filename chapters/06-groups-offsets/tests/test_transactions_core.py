@@ -46,6 +46,19 @@ def test_markers_are_ordered_once_and_only_after_the_decision_is_replicated() ->
     assert on_replicated(decided_at + 2) == []
 
 
+def test_the_first_partition_opens_a_transaction_and_later_ones_join_it() -> None:
+    stage = Stage()
+    who = Producer(7, 3)
+    stage.put(Transaction(*who, 60_000, TransactionState.COMPLETE_COMMIT, 5, frozenset({B}), started_ms=2))
+    opened_ms = stage.time_ms
+    assert stage.add(who, A, version=V2) is ErrorCode.NONE
+    assert (stage.label, stage.state.partitions, stage.state.client_version) == ("Ongoing", {A}, TRANSACTION_VERSION_2)
+    stage.wait(10)
+    assert stage.add(who, B, version=V2) is ErrorCode.NONE
+    assert stage.state.partitions == {A, B}
+    assert (stage.state.started_ms, stage.state.updated_ms) == (opened_ms, opened_ms + 10)
+
+
 def test_a_partition_that_is_added_again_writes_nothing() -> None:
     stage = Stage()
     who = stage.begin()
