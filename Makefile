@@ -112,7 +112,7 @@ chaos-transactions: setup-dev ## a copy in transactions while nodes, links and c
 	$(PY) tests/chaos_transactions.py --rounds $(ROUNDS) $(ARGS)
 
 bench-peers: ## beside Apache Kafka and others (later)
-	$(call later,07)
+	$(call at_last,the comparison of the whole broker)
 
 demo: ## a cluster, a Spark stream, a killed leader (later)
 	$(call at_last,the whole broker)

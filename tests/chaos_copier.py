@@ -48,6 +48,7 @@ def copy_with_ours(bootstrap: str, source: str, target: str, group: str, transac
             try:
                 for it in fetched:
                     for records, offset in _pieces(list(it), it.next_offset):
+                        _must_finish_soon()
                         _copy(producer, target, it.partition, records)
                         producer.send_offsets({it.topic_partition: offset}, group, consumer.signature)
                         producer.commit()

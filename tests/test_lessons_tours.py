@@ -21,11 +21,18 @@ from minibroker.clients.transactional import TransactionalProducer
 from minibroker.coordinators.node import coordinator_node
 from minibroker.log.batch import BatchBuilder, batches
 from minibroker.log.disk import OSFiles
+from minibroker.log.interfaces import FileSlice
 from minibroker.log.logfile import EVERY_APPEND, LogFile
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.configs import NodeConfig
+from minibroker.partitions.node import alone
 from minibroker.segments.config import LogConfig
 from minibroker.segments.segmented import SegmentedLog
+from minibroker.wire.headers import frame_request
+from minibroker.wire.schema import Request
+from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker.wire.tables.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 Call = tuple[str, str]
 ROW = re.compile(r"^\| `(?P<file>[\w/]+\.py)` \| `(?P<function>[\w.]+)` \|")
@@ -45,8 +52,8 @@ def tours(lesson: str) -> list[list[Call]]:
 
 
 @contextmanager
-def calls_of_this_thread() -> Iterator[list[Call]]:
-    """The functions of minibroker that this thread calls, in order. A generator counts each time it is resumed."""
+def recorded() -> Iterator[list[Call]]:
+    """The functions of minibroker that are called inside, in order. A generator counts each time it is resumed."""
     calls: list[Call] = []
 
     def note(frame: FrameType, event: str, _argument: object) -> None:
@@ -62,7 +69,8 @@ def calls_of_this_thread() -> Iterator[list[Call]]:
 
 
 def calls_of(work: Callable[[], object]) -> list[Call]:
-    with calls_of_this_thread() as calls:
+    """The functions of minibroker that `work` calls."""
+    with recorded() as calls:
         work()
     return calls
 
@@ -73,8 +81,8 @@ def missing(tour: list[Call], calls: list[Call]) -> list[Call]:
     return [step for step in tour if step not in left]
 
 
-def a_batch() -> bytearray:
-    builder = BatchBuilder()
+def a_batch(**options: int) -> bytearray:
+    builder = BatchBuilder(**options)  # type: ignore[arg-type]
     builder.append(timestamp=0, key=b"alice", value=b"book")
     return builder.build()
 
@@ -144,7 +152,7 @@ async def calls_of_a_commit(directory: Path) -> list[Call]:
     with ExitStack() as stack:
 
         def begin() -> None:
-            noted.append(stack.enter_context(calls_of_this_thread()))
+            noted.append(stack.enter_context(recorded()))
 
         try:
             await asyncio.to_thread(commit, node.address, lambda: loop.call_soon_threadsafe(begin))
@@ -158,6 +166,39 @@ def test_the_tour_of_chapter_06_is_what_happens(tmp_path: Path) -> None:
     """The client has a thread of its own, so all calls are the node's."""
     (tour,) = tours("06-groups-offsets/lessons/12-looking-back.md")
     assert missing(tour, asyncio.run(calls_of_a_commit(tmp_path))) == []
+
+
+def test_the_tours_of_chapter_03_are_what_happens(tmp_path: Path) -> None:
+    produce_tour, fetch_tour = tours("03-partitions/lessons/08-looking-back.md")
+
+    async def produce_and_fetch() -> tuple[list[Call], list[Call]]:
+        node = alone(NodeConfig({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}))
+        await node.start()
+        host, _colon, port = node.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+
+        async def calls_for(request: Request, version: int) -> list[Call]:
+            with recorded() as calls:
+                for part in frame_request(request, version=version, correlation_id=1, client_id="tour"):
+                    assert not isinstance(part, FileSlice)
+                    writer.write(part)
+                await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+            return calls
+
+        await calls_for(MetadataRequest(topics=[MetadataRequestTopic(name="orders")]), 9)
+        produced = PartitionProduceData(index=0, records=a_batch(producer_id=7, producer_epoch=0, base_sequence=0))
+        topic_data = [TopicProduceData(name="orders", partition_data=[produced])]
+        of_produce = await calls_for(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topic_data), 9)
+        wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+        topics = [FetchTopic(topic="orders", partitions=[wanted])]
+        of_fetch = await calls_for(FetchRequest(max_wait_ms=1000, min_bytes=1, max_bytes=1000, topics=topics), 12)
+        writer.close()
+        await node.stop()
+        return of_produce, of_fetch
+
+    of_produce, of_fetch = asyncio.run(produce_and_fetch())
+    assert missing(produce_tour, of_produce) == []
+    assert missing(fetch_tour, of_fetch) == []
 
 
 def test_a_step_that_is_not_called_in_its_place_is_found() -> None:

@@ -13,10 +13,10 @@ from brokers import IS_OURS, Broker, eventually, unique
 from cases import case
 from clients_raw import NO_TAGS, Connection, header, i32, uvarint
 from clients_stock import create_topic
+from groups_crews import coordinator_of
 from transactions_stock import read_all, stable_and_end
 
 from minibroker.clients.blocking import Client
-from minibroker.clients.coordination import GroupCoordinator
 from minibroker.clients.transactional import TransactionalProducer
 from minibroker.log.batch import BatchBuilder
 from minibroker.log.control import ControlType, build_marker
@@ -50,6 +50,7 @@ class Victim:
 
     def __init__(self, client: Client, address: str) -> None:
         self.client = client
+        self.address = address
         self.topic = create_topic(address, unique("victim"), 2)
         self.node_id = client.leader(self.topic, 0)
         self.name = unique("victim")
@@ -165,13 +166,13 @@ def test_a_stranger_cannot_end_a_transaction(victim: Victim) -> None:
             assert victim.end(victim.name, victim.id, victim.epoch + 7, version) is fenced
 
 
-def test_a_stranger_cannot_add_to_a_transaction(victim: Victim, client: Client) -> None:
+def test_a_stranger_cannot_add_to_a_transaction(victim: Victim) -> None:
     mapping = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert victim.add(unique("nobody"), victim.id, 0, [0]) == {mapping: 1}
     assert victim.add(victim.name, NOBODY, 0, [0]) == {mapping: 1}
     assert victim.add(victim.name, victim.id, victim.epoch + 9, [0]) == {ErrorCode.PRODUCER_FENCED: 1}
     group = unique("group")
-    client.run(GroupCoordinator(client.core, group).find())
+    eventually(lambda: coordinator_of(victim.address, group), "the group has a coordinator")
     offset = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
     topics = [TxnOffsetCommitRequestTopic(name=victim.topic, partitions=[offset])]
     for name, producer_id, epoch, code in (

@@ -117,7 +117,7 @@ class AccessTable:
         assert key is not None
         header = RequestHeader(key, 0, 0, source.name)
         try:
-            answer = self._guards[ApiKey(key)](Call(request, 0, header, 0, _session(source.name)))
+            answer = self._guards[ApiKey(key)](Call(request, 0, header, 0, session_of(source.name)))
         except Disconnect:
             answer = None
         if answer is not _PASSED:
@@ -167,6 +167,6 @@ def _pass(_call: Call[Any]) -> Response:
 
 
 @lru_cache
-def _session(name: str) -> Session:
+def session_of(name: str) -> Session:
     kind, _dash, number = name.partition("-")
     return Session(f"{name}:1", node_id=int(number) if kind == "node" and number.isdigit() else None)

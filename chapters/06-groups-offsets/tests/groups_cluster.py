@@ -17,6 +17,7 @@ from groups_watch import Broken, differences
 from partition_watch import Held, Mirror, WatchedDirectory
 from replication_cluster import Member as ReplicaMember
 from replication_nodes import NAME
+from simulated_machine import session_of
 
 from minibroker.coordinators.coordinator import Coordinator, State
 from minibroker.coordinators.group_hosting import GroupCoordinators
@@ -28,7 +29,7 @@ from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Image
 from minibroker.metadata.names import GROUP_METADATA_TOPIC
 from minibroker.partitions.errors import Disconnect
-from minibroker.partitions.registry import Call, Session
+from minibroker.partitions.registry import Call
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.replication.opening import open_replica
 from minibroker.replication.replica import Replica
@@ -92,13 +93,25 @@ class Outstanding(NamedTuple):
 # The coordinators of a node -------------------------------------------------------------------------------------------
 
 
-class SimulatedCoordinators(GroupCoordinators):
+class SimulatedClock:
+    """The clocks of coordinators, which come from the seed."""
+
+    _node: "Node"
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + self._node.world.scheduler.now_ms
+
+    def wall_clock_ms(self) -> int:
+        return EPOCH_MS + self._node.process.now_ms
+
+
+class SimulatedCoordinators(SimulatedClock, GroupCoordinators):
     """The coordinators of a node, with a clock and member ids that come from the seed."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
         authority = SimpleNamespace(image=node.image, subscribe=self._subscribe)
-        machine: Any = SimpleNamespace(waiting=node.waiting, config=NodeConfig(), on_ended=_on_ended)
+        machine: Any = SimpleNamespace(waiting=node.waiting, config=NodeConfig(), on_ended=on_ended)
         cluster: Any = SimpleNamespace(authority=authority)
         # Chapter 04's controller has no sessions, so a node never suspects that it is fenced.
         super().__init__(machine, cluster, may_be_fenced=lambda: False)
@@ -118,12 +131,6 @@ class SimulatedCoordinators(GroupCoordinators):
         old, self.authority.image = self.authority.image, new
         self._listener(old, new)
 
-    def now_ms(self) -> int:
-        return EPOCH_MS + self._node.world.scheduler.now_ms
-
-    def wall_clock_ms(self) -> int:
-        return EPOCH_MS + self._node.process.now_ms
-
     def settings(self, _group_id: str = "") -> GroupSettings:
         return self._node.world.settings
 
@@ -136,7 +143,7 @@ class SimulatedCoordinators(GroupCoordinators):
         return self._coordinators.get(OFFSETS)
 
 
-def _on_ended(task: Any) -> None:
+def on_ended(task: Any) -> None:
     if not task.cancelled():
         task.result()
 
@@ -230,7 +237,7 @@ class Node(ReplicaMember):
         key = it.request.schema.key
         assert key is not None
         header = RequestHeader(key, it.version, it.number, it.client)
-        call = Call(it.request, it.version, header, self.process.now_ms, Session(f"{it.client}:1"))
+        call = Call(it.request, it.version, header, self.process.now_ms, session_of(it.client))
         self.outstanding[it.number] = Outstanding(self.world.scheduler.now_ms, it)
         try:
             answer = self.coordinators.handlers[ApiKey(key)](call)

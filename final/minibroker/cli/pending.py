@@ -18,7 +18,7 @@ class Arrival(NamedTuple):
     phrase: str
 
 
-PERFORMANCE = Arrival("chapter 07", "with chapter 07 (zero-copy-perf)")
+PERFORMANCE = Arrival("later", "with the rest of chapter 07")
 
 
 class Pending(NamedTuple):

@@ -30,9 +30,18 @@ Done = Callable[[Any], None]
 class NodeCalls:
     """The requests of one node."""
 
-    def __init__(self, machine: Machine, cluster: Membership) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        cluster: Membership,
+        *,
+        clock: Callable[[], int] = monotonic_ms,
+        wall_clock: Callable[[], int] = wall_clock_ms,
+    ) -> None:
         self._machine = machine
         self._cluster = cluster
+        self._clock = clock
+        self._wall_clock = wall_clock
         self._node_id = machine.config.node_id
         self._session = Session(f"node {self._node_id} itself", node_id=self._node_id)
         self._asking: set[asyncio.Task[None]] = set()
@@ -64,13 +73,13 @@ class NodeCalls:
         version = APIS[key].max_version
         header = RequestHeader(key, version, 0, client_id_of(self._node_id))
         try:
-            answer = self._machine.registry.answer(Call(request, version, header, wall_clock_ms(), self._session))
+            answer = self._machine.registry.answer(Call(request, version, header, self._wall_clock(), self._session))
         except Disconnect as error:
             log.debug("this node does not answer %s: %s", ApiKey(key).name, error)
             done(None)
             return
         if isinstance(answer, Wait):
-            self._machine.waiting.park(answer, done, now_ms=monotonic_ms(), fail=lambda error: self._fail(error, done))
+            self._machine.waiting.park(answer, done, now_ms=self._clock(), fail=lambda error: self._fail(error, done))
         else:
             assert isinstance(answer, Response)
             done(answer)

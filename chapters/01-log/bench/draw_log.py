@@ -1,6 +1,6 @@
 """Draws the concepts of this chapter: the bytes of a record, what a crash leaves, the three offsets.
 
-Run it with `python chapters/01-log/bench/draw_concepts.py docs/chapters/01-log/figures`.
+Run it with `python chapters/01-log/bench/draw_log.py docs/chapters/01-log/figures`.
 """
 
 import sys

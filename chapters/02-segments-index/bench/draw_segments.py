@@ -1,6 +1,6 @@
 """Draws the concepts of this chapter: a lookup, the time index, retention, the recovery point, compaction.
 
-Run it with `python chapters/02-segments-index/bench/draw_concepts.py docs/chapters/02-segments-index/figures`.
+Run it with `python chapters/02-segments-index/bench/draw_segments.py docs/chapters/02-segments-index/figures`.
 """
 
 import sys
