@@ -52,7 +52,7 @@ def test_the_first_partition_opens_a_transaction_and_later_ones_join_it() -> Non
     stage.put(Transaction(*who, 60_000, TransactionState.COMPLETE_COMMIT, 5, frozenset({B}), started_ms=2))
     opened_ms = stage.time_ms
     assert stage.add(who, A, version=V2) is ErrorCode.NONE
-    assert (stage.label, stage.state.partitions, stage.state.client_version) == ("Ongoing", {A}, TRANSACTION_VERSION_2)
+    assert (stage.label, stage.state.partitions, stage.state.client_version) == ("Ongoing", frozenset({A}), TRANSACTION_VERSION_2)
     stage.wait(10)
     assert stage.add(who, B, version=V2) is ErrorCode.NONE
     assert stage.state.partitions == {A, B}
