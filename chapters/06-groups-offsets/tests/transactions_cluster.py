@@ -59,12 +59,13 @@ from minibroker.simulation.trace import NOTE
 from minibroker.transactions.keys import TransactionSettings
 from minibroker.transactions.logs import TransactionLogs
 from minibroker.transactions.shard import TransactionShard
+from minibroker.transactions.tables.txn_offset_commit import TxnOffsetCommitResponse
 from minibroker.transactions.transitions import PREPARED
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.schema import Request
+from minibroker.wire.schema import Request, codes_in
 from minibroker.wire.tables.fetch import FetchResponse
-from minibroker.wire.tables.produce import ProduceRequest
+from minibroker.wire.tables.produce import ProduceRequest, ProduceResponse
 
 if TYPE_CHECKING:
     from transactions_world import World
@@ -556,8 +557,14 @@ class Broker(Node):
         if self.replica is None:
             return
         now_ms = self.process.now_ms
+        replicas = [self.copies[name].replica for name, _position in request.positions]
+        seen: list[tuple[int, int, int]] = []
 
         def attempt(*, is_last: bool = False, is_retry: bool = True) -> bool:
+            ends = [(it.log.log_end_offset, it.leader_epoch, it.partition_epoch) for it in replicas]
+            if ends == seen and not is_last:
+                return False
+            seen[:] = ends
             found = tuple(
                 Start(self.copies[name].replica.log.log_start_offset)
                 if position.is_lost
@@ -594,6 +601,10 @@ class Broker(Node):
                 for it in topic.partitions:
                     if isinstance(it.records, FileSlice):
                         it.records = it.records.read()  # type: ignore[assignment]
+        elif isinstance(response, ProduceResponse | TxnOffsetCommitResponse):
+            code = next((it for it in codes_in(response) if it), ErrorCode.NONE)
+            if code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE):
+                self.world.states.reach("verification refused")
         super()._complete(asked, reply, response)
 
     # Time and checks --------------------------------------------------------------------------------------------------
@@ -657,6 +668,8 @@ class Shadow:
 
     def check(self) -> None:
         """Replay what is new, and compare."""
+        if self._end == self._replica.log.log_end_offset:
+            return
         touched: set[str] = set()
         for batch in read_batches(self._replica, self._end, self._replica.log.log_end_offset):
             for record in batch.records():

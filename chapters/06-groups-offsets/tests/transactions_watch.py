@@ -93,12 +93,17 @@ class Outcomes:
         self.begun: dict[str, Begun] = {}
         self._decided: dict[str, tuple[bool, str]] = {}
         self._told: dict[str, bool] = {}
+        self._asked: set[str] = set()
         self._fenced: set[str] = set()
         self._epochs: dict[int, int] = {}
         """The epoch that each producer id had at the last InitProducerId."""
 
     def begin(self, transaction: str, begun: Begun) -> None:
         self.begun[transaction] = begun
+
+    def on_asked(self, transaction: str) -> None:
+        """The client asks to commit."""
+        self._asked.add(transaction)
 
     def on_told(self, transaction: str, *, is_commit: bool) -> None:
         """The client has been told the outcome."""
@@ -129,6 +134,8 @@ class Outcomes:
             raise Broken(25, f"{transaction} is {_word(known)} in {place} and {_word(is_commit)} in {where}")
         if self._told.get(transaction, is_commit) != is_commit:
             raise Broken(25, f"{transaction} is {_word(is_commit)} in {where}, its client was told otherwise")
+        if is_commit and transaction not in self._asked:
+            raise Broken(25, f"{transaction} commits in {where}, and its client has not asked for that")
         if is_commit and transaction in self._fenced:
             raise Broken(28, f"{transaction} commits in {where}, though its producer was fenced before")
 
@@ -202,7 +209,10 @@ class DurableOutput(DurableLog):
 
     def on_records(self, batch: Batch) -> None:
         found = [(it.offset, Copied.decode(it.value or b"")) for it in batch.records()]
-        self._pending.setdefault(batch.header.producer_id, []).extend(found)
+        pending = self._pending.setdefault(batch.header.producer_id, [])
+        pending += found
+        if pending[0][1].transaction != found[0][1].transaction:
+            raise Broken(25, f"{self.name.directory}: {found[0]} comes before the marker of {pending[0]}")
 
     def on_marker(self, producer_id: int, *, is_commit: bool) -> None:
         found = self._pending.pop(producer_id, [])

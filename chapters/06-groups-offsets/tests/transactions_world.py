@@ -58,7 +58,7 @@ from minibroker.transactions.logs import TransactionLogs
 from minibroker.transactions.tables.write_txn_markers import WriteTxnMarkersRequest
 from minibroker.wire.apis import ApiKey
 
-ACKS_MIN = 100
+ACKS_MIN = 500
 CALM_MS_MIN, CALM_MS_MAX = 6_000, 120_000
 OUTPUT = "out"
 PARKED_MS_MAX = 12_000
@@ -132,6 +132,7 @@ class World(groups_world.World):
         chance = self.chance("build")
         self.lag_ms_max = chance.choice((800, 1500))
         self.reaction_ms = chance.choice((200, 600))
+        self.pauses_s = chance.choice(((0.05, 0.5), (0.3, 0.6), (0.4, 0.8)))
         self.transaction_ms = chance.choice((2000, 4000))
         self.watch_partition(
             TopicConfig({"min.insync.replicas": "2", "internal.segment.bytes": chance.choice(("3000", "1000000"))})
@@ -184,6 +185,7 @@ class World(groups_world.World):
 
     def _add_copiers(self, chance: Random) -> None:
         self.crowd: list[Member] = []
+        self.ended: list[Member] = []
         kinds = chance.sample(("eager", "cooperative", "consumer", "lone"), 2)
         for number, kind in enumerate(kinds, 1):
             self._add_group(f"g{number}-{kind}", kind, chance)
@@ -340,6 +342,7 @@ class World(groups_world.World):
         same = [it for it in self.crowd if isinstance(it, Copier) and it.transactional_id == copier.transactional_id]
         if how == "fenced" and any(it.process.is_alive for it in same):
             self.crowd.remove(copier)
+            self.ended.append(copier)
         else:
             self.scheduler.after(500, partial(self._restart, copier))
 
@@ -370,6 +373,15 @@ class World(groups_world.World):
                 if waited_ms > limit_ms:
                     raise Broken(23, f"{node.name} has let {asked} wait for {waited_ms} ms")
 
+    def play(self) -> None:
+        try:
+            super().play()
+        finally:
+            # Tasks that have not begun would complain when they are forgotten.
+            processes = [it.process for it in (*self.brokers.values(), *self.crowd, *self.ended)]
+            for process in processes:
+                process.loop.drop_tasks()  # type: ignore[attr-defined]
+
     # The end ----------------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
@@ -390,9 +402,9 @@ class World(groups_world.World):
 
         self.run_until(too_early, limit_ms=limit_ms, step_ms=500)
         self.run_until(self.missing, limit_ms=limit_ms)
-        for member in self.crowd:
+        self.ended, self.crowd = self.crowd, []
+        for member in self.ended:
             member.end("done")
-        self.crowd.clear()
         self.run_until(self.undrained, limit_ms=self.scheduler.now_ms + CALM_MS_MAX)
 
     def degraded(self) -> str:
