@@ -83,8 +83,8 @@ class World(PartitionWatch):
         Kind("stop the authority", lambda chance: (chance.randrange(2),), (50, 1500)),
         Kind("delete records", cluster.any_node, weight=1),
     )
-    DISASTERS = PARTITION_DISASTERS
-    TRIALS = (cluster.COMEBACK,)
+    DISASTERS: ClassVar[tuple[Kind, ...]] = PARTITION_DISASTERS
+    TRIALS: ClassVar[tuple[Kind, ...]] = (cluster.COMEBACK,)
 
     # Setting up -------------------------------------------------------------------------------------------------------
 

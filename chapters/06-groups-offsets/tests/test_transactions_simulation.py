@@ -1,6 +1,7 @@
 """Groups and transactions under faults: seeds of `transactions_world`, and planted bugs that they find.
 
-`make simulate WORLDS=transactions_world SEEDS=1000` runs more seeds; `transactions_bugs` looks for each planted bug anew.
+`make simulate WORLDS=transactions_world SEEDS=1000` runs more seeds; `transactions_bugs` looks for each planted
+bug anew.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,6 @@ from transactions_bugs import BUGS
 from transactions_watch import Begun, Copied, DurableOutput, Outcomes
 from transactions_world import ACKS_MIN, World
 
-from minibroker.groups.pending import Producer
 from minibroker.log.batch import Batch, BatchBuilder
 from minibroker.log.control import ControlType, build_marker
 from minibroker.segments.checkpoint import TopicPartition
@@ -53,9 +53,9 @@ class History:
         for number in (1, 2):
             self.outcomes.begin(f"t{number}", Begun("id", f"life-{number}", {}, {}))
 
-    def write(self, transaction: str = "t1", who: Producer = Producer(7, 0), *, offset: int = 0) -> None:
-        builder = BatchBuilder(producer_id=who.id, producer_epoch=who.epoch, base_sequence=0, is_transactional=True)
-        builder.append(timestamp=0, key=None, value=Copied(transaction, "g", 0, offset).encode())
+    def write(self, transaction: str = "t1", *, epoch: int = 0) -> None:
+        builder = BatchBuilder(producer_id=7, producer_epoch=epoch, base_sequence=0, is_transactional=True)
+        builder.append(timestamp=0, key=None, value=Copied(transaction, "g", 0, 0).encode())
         self._take(builder.build())
 
     def mark(self, outcome: ControlType) -> None:
@@ -65,7 +65,7 @@ class History:
     def _take(self, batch: bytearray) -> None:
         batch[:8] = self.log.end.to_bytes(8, "big")
         self.log.end += 1
-        self.log.take(Batch(bytes(batch)))
+        self.log.take_batch(Batch(bytes(batch)))
 
     def commit(self, transaction: str = "t1") -> None:
         self.outcomes.on_asked(transaction)

@@ -13,6 +13,7 @@ from typing import Any
 from simulation_planted import Bug, print_table
 from transactions_world import World
 
+from minibroker.coordinators import txn_commits
 from minibroker.coordinators.marker_sending import MarkerSender
 from minibroker.groups.offsets import CommittedOffsets
 from minibroker.groups.pending import Place, Producer
@@ -75,7 +76,12 @@ _bug = partial(Bug.in_world, World)
 
 BUGS = (
     _bug("offsets of aborted transactions count", (GroupShard, "apply_marker", _moves_always), seed=1, invariant=8),
-    _bug("an older record wins over a later offset", (CommittedOffsets, "apply_pending", _puts_always), seed=1, invariant=8),
+    _bug(
+        "an older record wins over a later offset",
+        (CommittedOffsets, "apply_pending", _puts_always),
+        seed=1,
+        invariant=8,
+    ),
     _bug(
         "the stable offset passes a marker that is not replicated",
         (TransactionLog, "last_stable_offset", _ignores_decided),
@@ -85,12 +91,13 @@ BUGS = (
     _bug(
         "the marker of a partition without a leader is dropped",
         (MarkerSender, "_leader_of", _drops_leaderless),
-        seed=1,
-        invariant=26,
+        seed=5,
+        invariant=25,
     ),
     _bug(
         "the epoch of the coordinator is not checked",
         (markers, "check_marker", _any_coordinator),
+        (txn_commits, "check_marker", _any_coordinator),
         seed=1,
         invariant=25,
     ),

@@ -91,11 +91,11 @@ class Fenced(Exception):
 class Copier(Member):
     """A client with a transactional id. Its process runs one transaction after the other."""
 
-    world: "World"  # type: ignore[assignment]
+    world: "World"
     process: LoopProcess
 
     def __init__(self, world: "World", name: str, plan: Plan, transactional_id: str, versions: Versions) -> None:
-        super().__init__(world, name, plan)  # type: ignore[arg-type]
+        super().__init__(world, name, plan)
         self.process = LoopProcess(world.scheduler, world.trace, name, lambda: None)
         self.transactional_id = transactional_id
         self.versions = versions
@@ -403,9 +403,7 @@ class Copier(Member):
 
 
 def _batch(who: Producer, sequence: int, values: Sequence[Copied]) -> bytes:
-    builder = BatchBuilder(
-        producer_id=who.id, producer_epoch=who.epoch, base_sequence=sequence, is_transactional=True
-    )
+    builder = BatchBuilder(producer_id=who.id, producer_epoch=who.epoch, base_sequence=sequence, is_transactional=True)
     for it in values:
         builder.append(timestamp=0, key=None, value=it.encode())
     return bytes(builder.build())
@@ -496,15 +494,17 @@ class MixedCommitter(LoneCopier):
 class CommittedReader(Client):
     """Reads the committed records of one partition, as a consumer with `read_committed` does."""
 
-    world: "World"  # type: ignore[assignment]
+    world: "World"
 
     def __init__(self, world: "World", name: TopicPartition) -> None:
-        super().__init__(world, f"reader-{name.partition}")  # type: ignore[arg-type]
+        super().__init__(world, f"reader-{name.partition}")
         self.partition = name
         self.position = 0
-        self.find_node = partial(world.guess_leader, self.chance, name)  # type: ignore[method-assign]
         self.process.start()
         self.process.after(50, self._fetch)
+
+    def find_node(self) -> Any:
+        return self.world.guess_leader(self.chance, self.partition)
 
     def _fetch(self) -> None:
         wanted = FetchPartition(

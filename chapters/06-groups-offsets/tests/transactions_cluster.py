@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from groups_clients import Client
 from groups_cluster import OFFSETS, Asked, Node, SimulatedClock, SimulatedCoordinators, on_ended
-from groups_loop import SlowTurn
+from groups_loop import LoopProcess, SlowTurn
 from groups_watch import Broken, differences
-from partition_watch import Mirror, WatchedDirectory
+from partition_watch import NO_ENDS, Mirror, WatchedDirectory
 from replication_cluster import CHECKPOINT_MS, FETCH_TIMEOUT_MS, FETCH_WAIT_MS, NODE_CONFIG, TICK_MS, Authority
 from replication_messages import Answered, Start
 from replication_nodes import answer_fetch
@@ -36,7 +36,7 @@ from minibroker.log.interfaces import Files, FileSlice
 from minibroker.metadata.authority import Proposal
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.decision import Command, Records
-from minibroker.metadata.image import Image, PartitionImage
+from minibroker.metadata.image import NO_LEADER, Image, PartitionImage
 from minibroker.metadata.names import TRANSACTION_STATE_TOPIC
 from minibroker.metadata.topic_commands import CreateTopics, NewTopic
 from minibroker.partitions.errors import Refused
@@ -45,7 +45,7 @@ from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.produce import Produce
 from minibroker.partitions.waiting import Waiting
 from minibroker.replication.answering import LogEnds
-from minibroker.replication.authority import NO_LEADER, AlterPartitions, Election, ElectLeaders, IsrChange, _changed
+from minibroker.replication.authority import AlterPartitions, Election, ElectLeaders, IsrChange, _changed
 from minibroker.replication.follower import Fetched, Position
 from minibroker.replication.leader import Altered, IsrProposal
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
@@ -140,7 +140,7 @@ class Unlead(Command[None]):
 class Controller(Authority):
     """Chapter 04's controller, for several topics."""
 
-    world: "World"  # type: ignore[assignment]
+    world: "World"
 
     @property
     def partition(self) -> PartitionImage:
@@ -153,7 +153,9 @@ class Controller(Authority):
     def create_topics(self, topics: Mapping[str, Sequence[Sequence[int]]], configs: Mapping[str, str]) -> None:
         """Create topics, with the replicas of each partition."""
         for name, replicas in topics.items():
-            topic = NewTopic(name, name.encode()[:16].rjust(16, b"."), assignments=list(enumerate(replicas)), configs=configs)
+            topic = NewTopic(
+                name, name.encode()[:16].rjust(16, b"."), assignments=list(enumerate(replicas)), configs=configs
+            )
             (created,) = self.voter.propose(CreateTopics([topic], NodeConfig())).result
             assert created.code == 0, created.message
 
@@ -164,17 +166,19 @@ class Controller(Authority):
         it: ProposeFor = request
         topic_id = self.image.topics[it.name.topic].topic_id
         proposal = it.proposal
-        change = IsrChange(
-            topic_id, it.name.partition, proposal.leader_epoch, proposal.partition_epoch, proposal.isr
-        )
+        change = IsrChange(topic_id, it.name.partition, proposal.leader_epoch, proposal.partition_epoch, proposal.isr)
         (found,) = self.voter.propose(AlterPartitions(it.broker_id, it.broker_epoch, [change])).result
         reply(Answered(Altered(found.code, found.isr, found.partition_epoch)))
 
     def elect_for(
-        self, names: Sequence[TopicPartition], live: Sequence[int], kind: Election = Election.PREFERRED, **more: LogEnds
+        self,
+        names: Sequence[TopicPartition],
+        live: Sequence[int],
+        kind: Election = Election.PREFERRED,
+        ends: LogEnds = NO_ENDS,
     ) -> None:
         """Elect leaders of some partitions."""
-        self.voter.propose(ElectLeaders(names, live=live, node=NODE_CONFIG, kind=kind, **more))
+        self.voter.propose(ElectLeaders(names, live=live, node=NODE_CONFIG, kind=kind, ends=ends))
 
     def unlead(self, names: Sequence[TopicPartition]) -> None:
         """Take the leader from some partitions."""
@@ -215,6 +219,8 @@ class NodeAuthority:
 class Line(Client):
     """A connection of a process to a node that `find` returns. It is opened again when it breaks."""
 
+    process: LoopProcess
+
     def __init__(self, world: Any, owner: Any, find: Callable[[], Any]) -> None:
         self.world = world
         self.name = owner.name
@@ -222,7 +228,10 @@ class Line(Client):
         self.chance = owner.chance
         self.link = None
         self._pending = {}
-        self.find_node = find  # type: ignore[method-assign]
+        self._find = find
+
+    def find_node(self) -> Any:
+        return self._find()
 
     async def call(self, version: int, request: Request, *, timeout_ms: int) -> Any:
         """The answer, or None if the connection breaks or the answer takes too long."""
@@ -294,7 +303,7 @@ class Transactions(SimulatedClock, TransactionCoordinators):
 
 def _fail(_error: Exception) -> None:
     # This is called while the error is handled, which then ends the run of the world.
-    raise  # noqa: PLE0704
+    raise
 
 
 # A replica ------------------------------------------------------------------------------------------------------------
@@ -333,7 +342,7 @@ class Copy:
             rules_for=partial(rules_for, others=logs.rules_for),
             open_transactions=logs.open_transactions,
         )
-        self.mirror = node.data.mirrors[name]  # type: ignore[attr-defined]
+        self.mirror = node.mirrors[name]
         self._checked_to = self.replica.high_watermark
         self._stable = (-1, 0)
 
@@ -398,11 +407,11 @@ class Routes:
 class Broker(Node):
     """A broker with a replica of every partition, and all coordinators."""
 
-    world: "World"  # type: ignore[assignment]
+    world: "World"
 
     def __init__(self, world: "World", node_id: int, config: TopicConfig) -> None:
         self.copies: dict[TopicPartition, Copy] = {}
-        super().__init__(world, node_id, config)  # type: ignore[arg-type]
+        super().__init__(world, node_id, config)
 
     def forget(self) -> None:
         super().forget()
@@ -415,7 +424,8 @@ class Broker(Node):
         self.waiting = Waiting()
         self.outstanding, self._answers = {}, []
         self.image = self.world.image
-        self.data = MirroredDirectory(self.files)
+        data = MirroredDirectory(self.files)
+        self.data, self.mirrors = data, data.mirrors
         self._open_coordinators()
         self.copies.clear()
         listeners = [self.coordinators, self.transactions]
@@ -441,7 +451,7 @@ class Broker(Node):
         calls = NodeCalls(machine, cluster, clock=self.now_ms, wall_clock=lambda: self.coordinators.wall_clock_ms())
         topic = StateTopic(TRANSACTION_STATE_TOPIC, cluster, _creation)
         verifier = TransactionVerifier(calls, topic)
-        self.coordinators: Groups = Groups(self, machine, cluster, verifier)  # type: ignore[assignment]
+        self.coordinators: Groups = Groups(self, machine, cluster, verifier)
         self.transactions = Transactions(
             self, machine, cluster, topic=topic, offsets=self.coordinators.topic, calls=calls
         )
@@ -600,7 +610,7 @@ class Broker(Node):
             for topic in response.responses:
                 for it in topic.partitions:
                     if isinstance(it.records, FileSlice):
-                        it.records = it.records.read()  # type: ignore[assignment]
+                        it.records = it.records.read()
         elif isinstance(response, ProduceResponse | TxnOffsetCommitResponse):
             code = next((it for it in codes_in(response) if it), ErrorCode.NONE)
             if code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE):
@@ -711,4 +721,3 @@ def _received(request: ProduceRequest) -> ProduceRequest:
         for it in topic.partition_data:
             it.records = memoryview(bytearray(it.records))  # type: ignore[arg-type]
     return request
-

@@ -167,9 +167,9 @@ class DurableLog:
         """A leader's high watermark has moved."""
         for batch in read_batches(replica, self.end, replica.high_watermark):
             self.end = batch.header.next_offset
-            self.take(batch)
+            self.take_batch(batch)
 
-    def take(self, batch: Batch) -> None:
+    def take_batch(self, batch: Batch) -> None:
         """A batch is durable."""
         header = batch.header
         if header.is_control:
@@ -355,11 +355,13 @@ def check_copies(outputs: Mapping[TopicPartition, DurableOutput], offsets: Durab
         found = sum(1 for group_id, partition, _offset in seen if (group_id, partition) == (place[0], place[2]))
         if found != wanted:
             raise Broken(27, f"{place}: the committed offset is {wanted}, and {found} inputs are in the output")
-    for name in outcomes.committed():
-        begun = outcomes.begun[name]
+    for transaction in outcomes.committed():
+        begun = outcomes.begun[transaction]
         expected = {(partition, it) for partition, values in begun.outputs.items() for it in values}
-        if by_transaction.get(name, set()) != expected:
-            raise Broken(25, f"{name} has committed, but it has not all its records")
+        if by_transaction.get(transaction, set()) != expected:
+            raise Broken(25, f"{transaction} has committed, but it has not all its records")
         for place, wanted in begun.offsets.items():
             if offsets.offset_of(place) < wanted:
-                raise Broken(25, f"{name} has committed, but {place} is at {offsets.offset_of(place)}, not {wanted}")
+                raise Broken(
+                    25, f"{transaction} has committed, but {place} is at {offsets.offset_of(place)}, not {wanted}"
+                )

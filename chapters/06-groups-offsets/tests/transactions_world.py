@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import groups_world
 from groups_clients import Member, Observer, Plan
-from groups_cluster import OFFSETS, Asked, new_shard
+from groups_cluster import OFFSETS, new_shard
 from groups_watch import Broken, is_stable
 from groups_world import any_member
 from partition_watch import SomeStates
@@ -142,6 +142,9 @@ class World(groups_world.World):
             TransactionSettings.of(NodeConfig()), abort_interval_ms=chance.choice((300, 1000))
         )
         self.numbers = count(1)
+        self._unled: set[TopicPartition] = set()
+        """The partitions that get no leader for now."""
+        self._leaders: dict[tuple[TopicPartition, int], int] = {}
         self.rebalance_ms_max = 0
         self.assigned_counts: dict[str, Mapping[str, int]] = {}
         self._create_topics(chance)
@@ -153,7 +156,7 @@ class World(groups_world.World):
 
     def _create_topics(self, chance: Random) -> None:
         self.incarnations = count(4)
-        self.authority: Controller = Controller(self)  # type: ignore[assignment]
+        self.authority: Controller = Controller(self)
         counts = {GROUP_METADATA_TOPIC: 1, TRANSACTION_STATE_TOPIC: chance.choice((1, 2)), OUTPUT: 2}
         self.names = [TopicPartition(topic, number) for topic, count_ in counts.items() for number in range(count_)]
         self.counts = {INPUT: chance.choice((2, 3)), MIXED: 1}
@@ -169,12 +172,12 @@ class World(groups_world.World):
         for number, epoch in epochs.items():
             self.brokers[number] = Broker(self, number, self.config)
             self.brokers[number].kept_broker_epoch = epoch
-        self.nodes = dict(self.brokers)  # type: ignore[arg-type]
+        self.nodes = dict(self.brokers)
 
     def _watch(self) -> None:
         self.outcomes = Outcomes(self.states.reach)
         shard = new_shard(self.settings, str, self.image)
-        self.durable: DurableOffsets = DurableOffsets(OFFSETS, self.outcomes, shard, self.states)  # type: ignore[assignment]
+        self.durable: DurableOffsets = DurableOffsets(OFFSETS, self.outcomes, shard, self.states)
         self.outputs = {
             name: DurableOutput(name, self.outcomes, self.states.reach) for name in self.names if name.topic == OUTPUT
         }
@@ -264,10 +267,6 @@ class World(groups_world.World):
             in_all = all(node.node_id in self.authority.image_of(name).isr for name in self.names)
             node.is_weak = node.is_weak and (not in_all or node.is_diminished or node.is_doomed)
 
-    @property
-    def _leaders(self) -> dict[tuple[TopicPartition, int], int]:
-        return self.leaders  # type: ignore[return-value]
-
     # The operator -----------------------------------------------------------------------------------------------------
 
     def _operate(self) -> None:
@@ -300,14 +299,9 @@ class World(groups_world.World):
             for node_id, node in self.brokers.items()
             if node.replica is not None
         }
-        self.authority.elect_for([name], list(self.brokers), Election.UNCLEAN, ends={name: ends})  # type: ignore[arg-type]
+        self.authority.elect_for([name], list(self.brokers), Election.UNCLEAN, ends={name: ends})
 
     # Faults -----------------------------------------------------------------------------------------------------------
-
-    @property
-    def _unled(self) -> set[TopicPartition]:
-        """The partitions that get no leader for now."""
-        return self.__dict__.setdefault("_unled_now", set())
 
     def partition_hit(self, number: object) -> TopicPartition:
         """The partition that a fault hits."""
@@ -378,9 +372,9 @@ class World(groups_world.World):
             super().play()
         finally:
             # Tasks that have not begun would complain when they are forgotten.
-            processes = [it.process for it in (*self.brokers.values(), *self.crowd, *self.ended)]
-            for process in processes:
-                process.loop.drop_tasks()  # type: ignore[attr-defined]
+            processes: list[Any] = [it.process for it in self.brokers.values()]
+            for process in [*processes, *(it.process for it in (*self.crowd, *self.ended))]:
+                process.loop.drop_tasks()
 
     # The end ----------------------------------------------------------------------------------------------------------
 
@@ -437,13 +431,12 @@ class World(groups_world.World):
             local = node.copies[name].local
             offsets = (local.last_stable_offset, local.high_watermark, local.log_end_offset)
             if len(set(offsets)) > 1 or self.logs[name].end != offsets[0]:
-                return f"{name.directory}: stable, replicated and end offset are {offsets}; {self.logs[name].undecided()}"
+                return (
+                    f"{name.directory}: stable, replicated and end offset are {offsets}; {self.logs[name].undecided()}"
+                )
         late = [it.name for it in self.readers if it.position != self.outputs[it.partition].end]
         return f"{late} have not read all" if late else ""
 
     def finish(self) -> None:
         """Check the copies."""
         check_copies(self.outputs, self.durable, self.outcomes)
-
-
-__all__ = ["ACKS_MIN", "Asked", "World"]
