@@ -311,8 +311,8 @@ class Copier(Member):
         sequence = self._sequences.get(name, 0)
         self._sequences[name] = sequence + len(values)
         batch = _batch(self.who, sequence, values)
-        # A version 1 producer aborts sometimes as soon as an answer is missing.
-        is_hasty = self.versions.adds and self.chance.random() < 0.5
+        # A version 1 producer aborts sometimes as soon as an answer is missing, or late.
+        is_hasty = self.versions.adds and self.chance.random() < 0.3
 
         def make() -> Request:
             return ProduceRequest(
@@ -329,7 +329,8 @@ class Copier(Member):
 
         if is_hasty:
             await self._step()
-            told = await self.line(name).call(self.versions.produce, make(), timeout_ms=1800)
+            timeout_ms = self.chance.choice((60, 200, 1800))
+            told = await self.line(name).call(self.versions.produce, make(), timeout_ms=timeout_ms)
             self._has_lost |= told is None
             code = code_of(told)
         else:

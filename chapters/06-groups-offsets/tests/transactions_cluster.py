@@ -5,6 +5,7 @@ Fetch and WriteTxnMarkers, group and transaction coordinators, the sending of ma
 event loop, the clocks, the disks, and the connections.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -250,6 +251,7 @@ class Peers:
 
     def __init__(self, node: "Broker") -> None:
         self._node = node
+        self._chance = node.world.chance(f"delays of {node.name} {node.process.lives}")
         self._lines: dict[tuple[int, str], Line] = {}
 
     async def send(self, node_id: int, request: Request, *, line: str, timeout_ms: int) -> Any:
@@ -258,7 +260,14 @@ class Peers:
         found = self._lines.get((node_id, line))
         if found is None:
             found = self._lines[node_id, line] = Line(self._node.world, self._node, partial(self._find, node_id))
+        # A marker may be under way for long, and so may a question about a transaction, or its answer.
+        delay_s = self._chance.choice(self._node.world.peer_delays_s)
+        is_late = line == "markers" or self._chance.random() < 0.5
+        if is_late:
+            await asyncio.sleep(delay_s)
         told = await found.call(APIS[key].max_version, request, timeout_ms=min(timeout_ms, PEER_MS_MAX))
+        if not is_late:
+            await asyncio.sleep(delay_s)
         if told is None:
             raise ConnectionLost(f"node {node_id} has not answered")
         return told.response

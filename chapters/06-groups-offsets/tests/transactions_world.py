@@ -141,6 +141,7 @@ class World(groups_world.World):
         self.transaction_settings = replace(
             TransactionSettings.of(NodeConfig()), abort_interval_ms=chance.choice((300, 1000))
         )
+        self.peer_delays_s: tuple[float, ...] = self.chance("delays").choice(((0,), (0, 0, 0.1, 0.4), (0, 0, 0, 1.5)))
         self.numbers = count(1)
         self._unled: set[TopicPartition] = set()
         """The partitions that get no leader for now."""
@@ -381,6 +382,7 @@ class World(groups_world.World):
     def heal(self) -> None:
         ReplicationWorld.heal(self)
         self._unled.clear()
+        self.peer_delays_s = (0,)
         for member in list(self.crowd):
             member.process.resume()
             member.start()
