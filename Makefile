@@ -17,7 +17,7 @@ KILLS ?= 5
 # How many tests run at once. Most tests of a cluster wait for elections and timeouts, so there is one worker more than
 # there are cores.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-WORLDS ?= replication_world raft_world controller_world groups_world
+WORLDS ?= replication_world raft_world controller_world groups_world transactions_world
 export VENV PYTHON NO_SETUP
 
 IN := cd "$(ROOT)" &&

@@ -60,8 +60,6 @@ RETRIABLE = {
 }
 FENCED = {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 REFUSED = {
-    ErrorCode.TRANSACTION_ABORTABLE: "verification refused",
-    ErrorCode.INVALID_TXN_STATE: "verification refused",
     ErrorCode.ILLEGAL_GENERATION: "offsets of an old generation refused",
     ErrorCode.UNKNOWN_MEMBER_ID: "offsets of a removed member refused",
 }
@@ -93,11 +91,11 @@ class Fenced(Exception):
 class Copier(Member):
     """A client with a transactional id. Its process runs one transaction after the other."""
 
-    world: "World"  # type: ignore[assignment]
+    world: "World"
     process: LoopProcess
 
     def __init__(self, world: "World", name: str, plan: Plan, transactional_id: str, versions: Versions) -> None:
-        super().__init__(world, name, plan)  # type: ignore[arg-type]
+        super().__init__(world, name, plan)
         self.process = LoopProcess(world.scheduler, world.trace, name, lambda: None)
         self.transactional_id = transactional_id
         self.versions = versions
@@ -189,7 +187,7 @@ class Copier(Member):
             except Fenced:
                 self.world.states.reach("producer fenced")
                 await self._die("fenced")
-            await asyncio.sleep(self.chance.choice((0.01, 0.05, 0.15)))
+            await asyncio.sleep(self.chance.choice(self.world.pauses_s))
 
     async def _initialize(self) -> None:
         asked = self._had_id or Producer(-1, -1)
@@ -259,10 +257,7 @@ class Copier(Member):
         names = list(outputs)
         self.chance.shuffle(names)
         sends = [self.process.loop.create_task(self._send(it, outputs[it], until_ms)) for it in names]
-        results = [await it for it in sends]
-        if Fenced in results:
-            raise Fenced
-        if not all(results):
+        if not all([await it for it in sends]):
             return False
         if self.versions.adds and not await self._is_done(*self._adding_offsets(), until_ms):
             return False
@@ -311,13 +306,13 @@ class Copier(Member):
         )
         return self.coordinator, 3, lambda: request
 
-    async def _send(self, name: TopicPartition, values: list[Copied], until_ms: int) -> Any:
+    async def _send(self, name: TopicPartition, values: list[Copied], until_ms: int) -> bool:
         assert self.who is not None
         sequence = self._sequences.get(name, 0)
         self._sequences[name] = sequence + len(values)
         batch = _batch(self.who, sequence, values)
-        # A version 1 producer aborts sometimes as soon as an answer is missing.
-        is_hasty = self.versions.adds and self.chance.random() < 0.5
+        # A version 1 producer aborts sometimes as soon as an answer is missing, or late.
+        is_hasty = self.versions.adds and self.chance.random() < 0.3
 
         def make() -> Request:
             return ProduceRequest(
@@ -334,13 +329,12 @@ class Copier(Member):
 
         if is_hasty:
             await self._step()
-            told = await self.line(name).call(self.versions.produce, make(), timeout_ms=1800)
+            timeout_ms = self.chance.choice((60, 200, 1800))
+            told = await self.line(name).call(self.versions.produce, make(), timeout_ms=timeout_ms)
             self._has_lost |= told is None
             code = code_of(told)
         else:
             code = code_of(await self._until(name, self.versions.produce, make, until_ms))
-        if code in REFUSED:
-            self.world.states.reach(REFUSED[code])
         # A producer of an old epoch aborts, and learns from its coordinator whether it is fenced.
         return code is ErrorCode.NONE
 
@@ -388,13 +382,16 @@ class Copier(Member):
             producer_epoch=self.who.epoch,
             committed=is_commit,
         )
+        if is_commit:
+            self.world.outcomes.on_asked(transaction)
         told = await self._until(self.coordinator, self.versions.end, lambda: request, FOREVER_MS)
         code, response = code_of(told), self._response(told)
         if code in FENCED:
             raise Fenced
         is_done = code is ErrorCode.NONE
         if is_done:
-            self.world.history.acks += 1
+            begun = self.world.outcomes.begun[transaction]
+            self.world.history.acks += sum(map(len, begun.outputs.values())) + len(begun.offsets)
             self.world.outcomes.on_told(transaction, is_commit=is_commit)
         if is_done and not self.versions.adds:
             self.who = Producer(response.producer_id, response.producer_epoch)
@@ -407,9 +404,7 @@ class Copier(Member):
 
 
 def _batch(who: Producer, sequence: int, values: Sequence[Copied]) -> bytes:
-    builder = BatchBuilder(
-        producer_id=who.id, producer_epoch=who.epoch, base_sequence=sequence, is_transactional=True
-    )
+    builder = BatchBuilder(producer_id=who.id, producer_epoch=who.epoch, base_sequence=sequence, is_transactional=True)
     for it in values:
         builder.append(timestamp=0, key=None, value=it.encode())
     return bytes(builder.build())
@@ -500,15 +495,17 @@ class MixedCommitter(LoneCopier):
 class CommittedReader(Client):
     """Reads the committed records of one partition, as a consumer with `read_committed` does."""
 
-    world: "World"  # type: ignore[assignment]
+    world: "World"
 
     def __init__(self, world: "World", name: TopicPartition) -> None:
-        super().__init__(world, f"reader-{name.partition}")  # type: ignore[arg-type]
+        super().__init__(world, f"reader-{name.partition}")
         self.partition = name
         self.position = 0
-        self.find_node = partial(world.guess_leader, self.chance, name)  # type: ignore[method-assign]
         self.process.start()
         self.process.after(50, self._fetch)
+
+    def find_node(self) -> Any:
+        return self.world.guess_leader(self.chance, self.partition)
 
     def _fetch(self) -> None:
         wanted = FetchPartition(

@@ -5,6 +5,7 @@ Fetch and WriteTxnMarkers, group and transaction coordinators, the sending of ma
 event loop, the clocks, the disks, and the connections.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from groups_clients import Client
 from groups_cluster import OFFSETS, Asked, Node, SimulatedClock, SimulatedCoordinators, on_ended
-from groups_loop import SlowTurn
+from groups_loop import LoopProcess, SlowTurn
 from groups_watch import Broken, differences
-from partition_watch import Mirror, WatchedDirectory
+from partition_watch import NO_ENDS, Mirror, WatchedDirectory
 from replication_cluster import CHECKPOINT_MS, FETCH_TIMEOUT_MS, FETCH_WAIT_MS, NODE_CONFIG, TICK_MS, Authority
 from replication_messages import Answered, Start
 from replication_nodes import answer_fetch
@@ -36,7 +37,7 @@ from minibroker.log.interfaces import Files, FileSlice
 from minibroker.metadata.authority import Proposal
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.decision import Command, Records
-from minibroker.metadata.image import Image, PartitionImage
+from minibroker.metadata.image import NO_LEADER, Image, PartitionImage
 from minibroker.metadata.names import TRANSACTION_STATE_TOPIC
 from minibroker.metadata.topic_commands import CreateTopics, NewTopic
 from minibroker.partitions.errors import Refused
@@ -45,7 +46,7 @@ from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.produce import Produce
 from minibroker.partitions.waiting import Waiting
 from minibroker.replication.answering import LogEnds
-from minibroker.replication.authority import NO_LEADER, AlterPartitions, Election, ElectLeaders, IsrChange, _changed
+from minibroker.replication.authority import AlterPartitions, Election, ElectLeaders, IsrChange, _changed
 from minibroker.replication.follower import Fetched, Position
 from minibroker.replication.leader import Altered, IsrProposal
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
@@ -59,12 +60,13 @@ from minibroker.simulation.trace import NOTE
 from minibroker.transactions.keys import TransactionSettings
 from minibroker.transactions.logs import TransactionLogs
 from minibroker.transactions.shard import TransactionShard
+from minibroker.transactions.tables.txn_offset_commit import TxnOffsetCommitResponse
 from minibroker.transactions.transitions import PREPARED
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.schema import Request
+from minibroker.wire.schema import Request, codes_in
 from minibroker.wire.tables.fetch import FetchResponse
-from minibroker.wire.tables.produce import ProduceRequest
+from minibroker.wire.tables.produce import ProduceRequest, ProduceResponse
 
 if TYPE_CHECKING:
     from transactions_world import World
@@ -139,7 +141,7 @@ class Unlead(Command[None]):
 class Controller(Authority):
     """Chapter 04's controller, for several topics."""
 
-    world: "World"  # type: ignore[assignment]
+    world: "World"
 
     @property
     def partition(self) -> PartitionImage:
@@ -152,7 +154,9 @@ class Controller(Authority):
     def create_topics(self, topics: Mapping[str, Sequence[Sequence[int]]], configs: Mapping[str, str]) -> None:
         """Create topics, with the replicas of each partition."""
         for name, replicas in topics.items():
-            topic = NewTopic(name, name.encode()[:16].rjust(16, b"."), assignments=list(enumerate(replicas)), configs=configs)
+            topic = NewTopic(
+                name, name.encode()[:16].rjust(16, b"."), assignments=list(enumerate(replicas)), configs=configs
+            )
             (created,) = self.voter.propose(CreateTopics([topic], NodeConfig())).result
             assert created.code == 0, created.message
 
@@ -163,17 +167,19 @@ class Controller(Authority):
         it: ProposeFor = request
         topic_id = self.image.topics[it.name.topic].topic_id
         proposal = it.proposal
-        change = IsrChange(
-            topic_id, it.name.partition, proposal.leader_epoch, proposal.partition_epoch, proposal.isr
-        )
+        change = IsrChange(topic_id, it.name.partition, proposal.leader_epoch, proposal.partition_epoch, proposal.isr)
         (found,) = self.voter.propose(AlterPartitions(it.broker_id, it.broker_epoch, [change])).result
         reply(Answered(Altered(found.code, found.isr, found.partition_epoch)))
 
     def elect_for(
-        self, names: Sequence[TopicPartition], live: Sequence[int], kind: Election = Election.PREFERRED, **more: LogEnds
+        self,
+        names: Sequence[TopicPartition],
+        live: Sequence[int],
+        kind: Election = Election.PREFERRED,
+        ends: LogEnds = NO_ENDS,
     ) -> None:
         """Elect leaders of some partitions."""
-        self.voter.propose(ElectLeaders(names, live=live, node=NODE_CONFIG, kind=kind, **more))
+        self.voter.propose(ElectLeaders(names, live=live, node=NODE_CONFIG, kind=kind, ends=ends))
 
     def unlead(self, names: Sequence[TopicPartition]) -> None:
         """Take the leader from some partitions."""
@@ -214,6 +220,8 @@ class NodeAuthority:
 class Line(Client):
     """A connection of a process to a node that `find` returns. It is opened again when it breaks."""
 
+    process: LoopProcess
+
     def __init__(self, world: Any, owner: Any, find: Callable[[], Any]) -> None:
         self.world = world
         self.name = owner.name
@@ -221,7 +229,10 @@ class Line(Client):
         self.chance = owner.chance
         self.link = None
         self._pending = {}
-        self.find_node = find  # type: ignore[method-assign]
+        self._find = find
+
+    def find_node(self) -> Any:
+        return self._find()
 
     async def call(self, version: int, request: Request, *, timeout_ms: int) -> Any:
         """The answer, or None if the connection breaks or the answer takes too long."""
@@ -240,6 +251,7 @@ class Peers:
 
     def __init__(self, node: "Broker") -> None:
         self._node = node
+        self._chance = node.world.chance(f"delays of {node.name} {node.process.lives}")
         self._lines: dict[tuple[int, str], Line] = {}
 
     async def send(self, node_id: int, request: Request, *, line: str, timeout_ms: int) -> Any:
@@ -248,7 +260,14 @@ class Peers:
         found = self._lines.get((node_id, line))
         if found is None:
             found = self._lines[node_id, line] = Line(self._node.world, self._node, partial(self._find, node_id))
+        # A marker may be under way for long, and so may a question about a transaction, or its answer.
+        delay_s = self._chance.choice(self._node.world.peer_delays_s)
+        is_late = line == "markers" or self._chance.random() < 0.5
+        if is_late:
+            await asyncio.sleep(delay_s)
         told = await found.call(APIS[key].max_version, request, timeout_ms=min(timeout_ms, PEER_MS_MAX))
+        if not is_late:
+            await asyncio.sleep(delay_s)
         if told is None:
             raise ConnectionLost(f"node {node_id} has not answered")
         return told.response
@@ -293,7 +312,7 @@ class Transactions(SimulatedClock, TransactionCoordinators):
 
 def _fail(_error: Exception) -> None:
     # This is called while the error is handled, which then ends the run of the world.
-    raise  # noqa: PLE0704
+    raise
 
 
 # A replica ------------------------------------------------------------------------------------------------------------
@@ -332,7 +351,7 @@ class Copy:
             rules_for=partial(rules_for, others=logs.rules_for),
             open_transactions=logs.open_transactions,
         )
-        self.mirror = node.data.mirrors[name]  # type: ignore[attr-defined]
+        self.mirror = node.mirrors[name]
         self._checked_to = self.replica.high_watermark
         self._stable = (-1, 0)
 
@@ -397,11 +416,11 @@ class Routes:
 class Broker(Node):
     """A broker with a replica of every partition, and all coordinators."""
 
-    world: "World"  # type: ignore[assignment]
+    world: "World"
 
     def __init__(self, world: "World", node_id: int, config: TopicConfig) -> None:
         self.copies: dict[TopicPartition, Copy] = {}
-        super().__init__(world, node_id, config)  # type: ignore[arg-type]
+        super().__init__(world, node_id, config)
 
     def forget(self) -> None:
         super().forget()
@@ -414,7 +433,8 @@ class Broker(Node):
         self.waiting = Waiting()
         self.outstanding, self._answers = {}, []
         self.image = self.world.image
-        self.data = MirroredDirectory(self.files)
+        data = MirroredDirectory(self.files)
+        self.data, self.mirrors = data, data.mirrors
         self._open_coordinators()
         self.copies.clear()
         listeners = [self.coordinators, self.transactions]
@@ -440,7 +460,7 @@ class Broker(Node):
         calls = NodeCalls(machine, cluster, clock=self.now_ms, wall_clock=lambda: self.coordinators.wall_clock_ms())
         topic = StateTopic(TRANSACTION_STATE_TOPIC, cluster, _creation)
         verifier = TransactionVerifier(calls, topic)
-        self.coordinators: Groups = Groups(self, machine, cluster, verifier)  # type: ignore[assignment]
+        self.coordinators: Groups = Groups(self, machine, cluster, verifier)
         self.transactions = Transactions(
             self, machine, cluster, topic=topic, offsets=self.coordinators.topic, calls=calls
         )
@@ -556,8 +576,14 @@ class Broker(Node):
         if self.replica is None:
             return
         now_ms = self.process.now_ms
+        replicas = [self.copies[name].replica for name, _position in request.positions]
+        seen: list[tuple[int, int, int]] = []
 
         def attempt(*, is_last: bool = False, is_retry: bool = True) -> bool:
+            ends = [(it.log.log_end_offset, it.leader_epoch, it.partition_epoch) for it in replicas]
+            if ends == seen and not is_last:
+                return False
+            seen[:] = ends
             found = tuple(
                 Start(self.copies[name].replica.log.log_start_offset)
                 if position.is_lost
@@ -593,7 +619,11 @@ class Broker(Node):
             for topic in response.responses:
                 for it in topic.partitions:
                     if isinstance(it.records, FileSlice):
-                        it.records = it.records.read()  # type: ignore[assignment]
+                        it.records = it.records.read()
+        elif isinstance(response, ProduceResponse | TxnOffsetCommitResponse):
+            code = next((it for it in codes_in(response) if it), ErrorCode.NONE)
+            if code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE):
+                self.world.states.reach("verification refused")
         super()._complete(asked, reply, response)
 
     # Time and checks --------------------------------------------------------------------------------------------------
@@ -657,6 +687,8 @@ class Shadow:
 
     def check(self) -> None:
         """Replay what is new, and compare."""
+        if self._end == self._replica.log.log_end_offset:
+            return
         touched: set[str] = set()
         for batch in read_batches(self._replica, self._end, self._replica.log.log_end_offset):
             for record in batch.records():
@@ -698,4 +730,3 @@ def _received(request: ProduceRequest) -> ProduceRequest:
         for it in topic.partition_data:
             it.records = memoryview(bytearray(it.records))  # type: ignore[arg-type]
     return request
-

@@ -93,12 +93,17 @@ class Outcomes:
         self.begun: dict[str, Begun] = {}
         self._decided: dict[str, tuple[bool, str]] = {}
         self._told: dict[str, bool] = {}
+        self._asked: set[str] = set()
         self._fenced: set[str] = set()
         self._epochs: dict[int, int] = {}
         """The epoch that each producer id had at the last InitProducerId."""
 
     def begin(self, transaction: str, begun: Begun) -> None:
         self.begun[transaction] = begun
+
+    def on_asked(self, transaction: str) -> None:
+        """The client asks to commit."""
+        self._asked.add(transaction)
 
     def on_told(self, transaction: str, *, is_commit: bool) -> None:
         """The client has been told the outcome."""
@@ -129,6 +134,8 @@ class Outcomes:
             raise Broken(25, f"{transaction} is {_word(known)} in {place} and {_word(is_commit)} in {where}")
         if self._told.get(transaction, is_commit) != is_commit:
             raise Broken(25, f"{transaction} is {_word(is_commit)} in {where}, its client was told otherwise")
+        if is_commit and transaction not in self._asked:
+            raise Broken(25, f"{transaction} commits in {where}, and its client has not asked for that")
         if is_commit and transaction in self._fenced:
             raise Broken(28, f"{transaction} commits in {where}, though its producer was fenced before")
 
@@ -160,9 +167,9 @@ class DurableLog:
         """A leader's high watermark has moved."""
         for batch in read_batches(replica, self.end, replica.high_watermark):
             self.end = batch.header.next_offset
-            self.take(batch)
+            self.take_batch(batch)
 
-    def take(self, batch: Batch) -> None:
+    def take_batch(self, batch: Batch) -> None:
         """A batch is durable."""
         header = batch.header
         if header.is_control:
@@ -202,7 +209,10 @@ class DurableOutput(DurableLog):
 
     def on_records(self, batch: Batch) -> None:
         found = [(it.offset, Copied.decode(it.value or b"")) for it in batch.records()]
-        self._pending.setdefault(batch.header.producer_id, []).extend(found)
+        pending = self._pending.setdefault(batch.header.producer_id, [])
+        pending += found
+        if pending[0][1].transaction != found[0][1].transaction:
+            raise Broken(25, f"{self.name.directory}: {found[0]} comes before the marker of {pending[0]}")
 
     def on_marker(self, producer_id: int, *, is_commit: bool) -> None:
         found = self._pending.pop(producer_id, [])
@@ -345,11 +355,13 @@ def check_copies(outputs: Mapping[TopicPartition, DurableOutput], offsets: Durab
         found = sum(1 for group_id, partition, _offset in seen if (group_id, partition) == (place[0], place[2]))
         if found != wanted:
             raise Broken(27, f"{place}: the committed offset is {wanted}, and {found} inputs are in the output")
-    for name in outcomes.committed():
-        begun = outcomes.begun[name]
+    for transaction in outcomes.committed():
+        begun = outcomes.begun[transaction]
         expected = {(partition, it) for partition, values in begun.outputs.items() for it in values}
-        if by_transaction.get(name, set()) != expected:
-            raise Broken(25, f"{name} has committed, but it has not all its records")
+        if by_transaction.get(transaction, set()) != expected:
+            raise Broken(25, f"{transaction} has committed, but it has not all its records")
         for place, wanted in begun.offsets.items():
             if offsets.offset_of(place) < wanted:
-                raise Broken(25, f"{name} has committed, but {place} is at {offsets.offset_of(place)}, not {wanted}")
+                raise Broken(
+                    25, f"{transaction} has committed, but {place} is at {offsets.offset_of(place)}, not {wanted}"
+                )

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import groups_world
 from groups_clients import Member, Observer, Plan
-from groups_cluster import OFFSETS, Asked, new_shard
+from groups_cluster import OFFSETS, new_shard
 from groups_watch import Broken, is_stable
 from groups_world import any_member
 from partition_watch import SomeStates
@@ -58,7 +58,7 @@ from minibroker.transactions.logs import TransactionLogs
 from minibroker.transactions.tables.write_txn_markers import WriteTxnMarkersRequest
 from minibroker.wire.apis import ApiKey
 
-ACKS_MIN = 100
+ACKS_MIN = 500
 CALM_MS_MIN, CALM_MS_MAX = 6_000, 120_000
 OUTPUT = "out"
 PARKED_MS_MAX = 12_000
@@ -132,6 +132,7 @@ class World(groups_world.World):
         chance = self.chance("build")
         self.lag_ms_max = chance.choice((800, 1500))
         self.reaction_ms = chance.choice((200, 600))
+        self.pauses_s = chance.choice(((0.05, 0.5), (0.3, 0.6), (0.4, 0.8)))
         self.transaction_ms = chance.choice((2000, 4000))
         self.watch_partition(
             TopicConfig({"min.insync.replicas": "2", "internal.segment.bytes": chance.choice(("3000", "1000000"))})
@@ -140,7 +141,11 @@ class World(groups_world.World):
         self.transaction_settings = replace(
             TransactionSettings.of(NodeConfig()), abort_interval_ms=chance.choice((300, 1000))
         )
+        self.peer_delays_s: tuple[float, ...] = self.chance("delays").choice(((0,), (0, 0, 0.1, 0.4), (0, 0, 0, 1.5)))
         self.numbers = count(1)
+        self._unled: set[TopicPartition] = set()
+        """The partitions that get no leader for now."""
+        self._leaders: dict[tuple[TopicPartition, int], int] = {}
         self.rebalance_ms_max = 0
         self.assigned_counts: dict[str, Mapping[str, int]] = {}
         self._create_topics(chance)
@@ -152,7 +157,7 @@ class World(groups_world.World):
 
     def _create_topics(self, chance: Random) -> None:
         self.incarnations = count(4)
-        self.authority: Controller = Controller(self)  # type: ignore[assignment]
+        self.authority: Controller = Controller(self)
         counts = {GROUP_METADATA_TOPIC: 1, TRANSACTION_STATE_TOPIC: chance.choice((1, 2)), OUTPUT: 2}
         self.names = [TopicPartition(topic, number) for topic, count_ in counts.items() for number in range(count_)]
         self.counts = {INPUT: chance.choice((2, 3)), MIXED: 1}
@@ -168,12 +173,12 @@ class World(groups_world.World):
         for number, epoch in epochs.items():
             self.brokers[number] = Broker(self, number, self.config)
             self.brokers[number].kept_broker_epoch = epoch
-        self.nodes = dict(self.brokers)  # type: ignore[arg-type]
+        self.nodes = dict(self.brokers)
 
     def _watch(self) -> None:
         self.outcomes = Outcomes(self.states.reach)
         shard = new_shard(self.settings, str, self.image)
-        self.durable: DurableOffsets = DurableOffsets(OFFSETS, self.outcomes, shard, self.states)  # type: ignore[assignment]
+        self.durable: DurableOffsets = DurableOffsets(OFFSETS, self.outcomes, shard, self.states)
         self.outputs = {
             name: DurableOutput(name, self.outcomes, self.states.reach) for name in self.names if name.topic == OUTPUT
         }
@@ -184,6 +189,7 @@ class World(groups_world.World):
 
     def _add_copiers(self, chance: Random) -> None:
         self.crowd: list[Member] = []
+        self.ended: list[Member] = []
         kinds = chance.sample(("eager", "cooperative", "consumer", "lone"), 2)
         for number, kind in enumerate(kinds, 1):
             self._add_group(f"g{number}-{kind}", kind, chance)
@@ -262,10 +268,6 @@ class World(groups_world.World):
             in_all = all(node.node_id in self.authority.image_of(name).isr for name in self.names)
             node.is_weak = node.is_weak and (not in_all or node.is_diminished or node.is_doomed)
 
-    @property
-    def _leaders(self) -> dict[tuple[TopicPartition, int], int]:
-        return self.leaders  # type: ignore[return-value]
-
     # The operator -----------------------------------------------------------------------------------------------------
 
     def _operate(self) -> None:
@@ -298,14 +300,9 @@ class World(groups_world.World):
             for node_id, node in self.brokers.items()
             if node.replica is not None
         }
-        self.authority.elect_for([name], list(self.brokers), Election.UNCLEAN, ends={name: ends})  # type: ignore[arg-type]
+        self.authority.elect_for([name], list(self.brokers), Election.UNCLEAN, ends={name: ends})
 
     # Faults -----------------------------------------------------------------------------------------------------------
-
-    @property
-    def _unled(self) -> set[TopicPartition]:
-        """The partitions that get no leader for now."""
-        return self.__dict__.setdefault("_unled_now", set())
 
     def partition_hit(self, number: object) -> TopicPartition:
         """The partition that a fault hits."""
@@ -340,6 +337,7 @@ class World(groups_world.World):
         same = [it for it in self.crowd if isinstance(it, Copier) and it.transactional_id == copier.transactional_id]
         if how == "fenced" and any(it.process.is_alive for it in same):
             self.crowd.remove(copier)
+            self.ended.append(copier)
         else:
             self.scheduler.after(500, partial(self._restart, copier))
 
@@ -370,11 +368,21 @@ class World(groups_world.World):
                 if waited_ms > limit_ms:
                     raise Broken(23, f"{node.name} has let {asked} wait for {waited_ms} ms")
 
+    def play(self) -> None:
+        try:
+            super().play()
+        finally:
+            # Tasks that have not begun would complain when they are forgotten.
+            processes: list[Any] = [it.process for it in self.brokers.values()]
+            for process in [*processes, *(it.process for it in (*self.crowd, *self.ended))]:
+                process.loop.drop_tasks()
+
     # The end ----------------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
         ReplicationWorld.heal(self)
         self._unled.clear()
+        self.peer_delays_s = (0,)
         for member in list(self.crowd):
             member.process.resume()
             member.start()
@@ -390,9 +398,9 @@ class World(groups_world.World):
 
         self.run_until(too_early, limit_ms=limit_ms, step_ms=500)
         self.run_until(self.missing, limit_ms=limit_ms)
-        for member in self.crowd:
+        self.ended, self.crowd = self.crowd, []
+        for member in self.ended:
             member.end("done")
-        self.crowd.clear()
         self.run_until(self.undrained, limit_ms=self.scheduler.now_ms + CALM_MS_MAX)
 
     def degraded(self) -> str:
@@ -425,13 +433,12 @@ class World(groups_world.World):
             local = node.copies[name].local
             offsets = (local.last_stable_offset, local.high_watermark, local.log_end_offset)
             if len(set(offsets)) > 1 or self.logs[name].end != offsets[0]:
-                return f"{name.directory}: stable, replicated and end offset are {offsets}; {self.logs[name].undecided()}"
+                return (
+                    f"{name.directory}: stable, replicated and end offset are {offsets}; {self.logs[name].undecided()}"
+                )
         late = [it.name for it in self.readers if it.position != self.outputs[it.partition].end]
         return f"{late} have not read all" if late else ""
 
     def finish(self) -> None:
         """Check the copies."""
         check_copies(self.outputs, self.durable, self.outcomes)
-
-
-__all__ = ["ACKS_MIN", "Asked", "World"]
