@@ -290,7 +290,8 @@ class PartitionWatch(GuardedWorld):
             if it.leader_epoch != self.last_leader_epoch and node.replica is not None:
                 self._on_leader(it)
                 missing = self.committed.missing(node.mirror, node.started_at)
-                if missing is not None:
+                # A node whose power was cut leads nothing before it has registered, and then it leaves the in-sync set.
+                if missing is not None and not node.is_diminished:
                     facts = f"is to lead in epoch {it.leader_epoch} without {missing}, committed"
                     raise Violation(1, f"{node.name} {facts}")
         for node_id in it.isr:

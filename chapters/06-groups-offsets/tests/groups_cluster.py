@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 OFFSETS = TopicPartition(GROUP_METADATA_TOPIC, 0)
 EPOCH_MS = 1_000_000
 """The time of day at which the world begins."""
+COMMIT_WHILE_LOADING = "commit while the groups are loaded"
+"""The state of a run in which a commit had to wait until a new coordinator had loaded its groups."""
 
 
 # Messages -------------------------------------------------------------------------------------------------------------
@@ -239,6 +241,9 @@ class Node(ReplicaMember):
         header = RequestHeader(key, it.version, it.number, it.client)
         call = Call(it.request, it.version, header, self.process.now_ms, session_of(it.client))
         self.outstanding[it.number] = Outstanding(self.world.scheduler.now_ms, it)
+        coordinator = self.coordinators.coordinator
+        if key == ApiKey.OFFSET_COMMIT and coordinator is not None and coordinator._state is State.LOADING:
+            self.world.states.reach(COMMIT_WHILE_LOADING)
         try:
             answer = self.coordinators.handlers[ApiKey(key)](call)
         except Disconnect as error:

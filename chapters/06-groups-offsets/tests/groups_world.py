@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import replication_world
 from consumer_driver import image_of
 from groups_clients import ClassicMember, ConsumerMember, Member, Observer, Plan
-from groups_cluster import Asked, Node, new_shard, records_of
+from groups_cluster import COMMIT_WHILE_LOADING, Asked, Node, new_shard, records_of
 from groups_watch import Broken, DurableGroups, differences, is_stable
 from partition_watch import LEADER_CHANGES, PARTITION_DISASTER_STATES, SomeStates
 from replication_cluster import Authority
@@ -53,7 +53,6 @@ REFUSED = {
     ErrorCode.UNKNOWN_MEMBER_ID: "commit of a removed member refused",
     ErrorCode.FENCED_INSTANCE_ID: "commit of a replaced static member refused",
     ErrorCode.REBALANCE_IN_PROGRESS: "commit in the middle of a rebalance refused",
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "commit while the groups are loaded",
     ErrorCode.NOT_COORDINATOR: "commit at a node that does not coordinate",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "commit that was not replicated in time",
 }
@@ -85,6 +84,7 @@ class World(replication_world.World):
         "partitions given up (new protocol)",
         "leader joins again, a topic has grown",
         "offsets from a coordinator that was replaced",
+        COMMIT_WHILE_LOADING,
         *REFUSED.values(),
         *PARTITION_DISASTER_STATES,
     )
