@@ -9,13 +9,15 @@ ARGS ?=
 SEEDS ?= 1000
 # What `make test-kafka` runs.
 TESTS ?= $(patsubst $(ROOT)/%,%,$(wildcard $(ROOT)/final/tests/test_spark_*.py $(ROOT)/final/tests/test_pipelines_*.py)) tests/java/check_spark.py
-# How many faults `make chaos` causes, and how often `make chaos-spark` kills its queries.
+# How many faults `make chaos` causes, how many copies `make chaos-transactions` makes, and how often `make chaos-spark`
+# kills its queries.
 CYCLES ?= 20
+ROUNDS ?= 20
 KILLS ?= 5
 # How many tests run at once. Most tests of a cluster wait for elections and timeouts, so there is one worker more than
 # there are cores.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-WORLDS ?= replication_world raft_world controller_world groups_world
+WORLDS ?= replication_world raft_world controller_world groups_world transactions_world
 export VENV PYTHON NO_SETUP
 
 IN := cd "$(ROOT)" &&
@@ -106,11 +108,11 @@ simulate: setup-dev ## seeded faults in virtual time on all cores: SEEDS=N (1000
 chaos: setup-dev ## nodes, disks, links and clients fail under load: CYCLES=N (20), ARGS="--scenario NAME", ARGS=--list
 	$(PY) tests/chaos.py --cycles $(CYCLES) $(ARGS)
 
-chaos-transactions: ## the same with transactions (later)
-	$(call later,06)
+chaos-transactions: setup-dev ## a copy in transactions while nodes, links and copiers fail: ROUNDS=N (20), ARGS=--list
+	$(PY) tests/chaos_transactions.py --rounds $(ROUNDS) $(ARGS)
 
 bench-peers: ## beside Apache Kafka and others (later)
-	$(call later,07)
+	$(call at_last,the comparison of the whole broker)
 
 demo: ## a cluster, a Spark stream, a killed leader (later)
 	$(call at_last,the whole broker)

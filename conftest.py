@@ -10,6 +10,7 @@ the reference serves, because a later chapter needs all of an earlier one.
 
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -75,6 +76,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--mine"):
+        # A learner's code is tested with whole starts. A small clone that tests make has no such module.
+        if (ROOT / "tests" / "prefork.py").exists():
+            config.add_cleanup(importlib.import_module("prefork").install())
         return
     try:
         choice = _use_own_code(config)

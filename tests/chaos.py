@@ -12,15 +12,18 @@ kind reads and commits, with two members. After each cycle all faults are healed
 all groups up to date again, without the help of a human. Then everything is read back: every acknowledged record is
 there once, in order and at its offset, and in the end the consumer has seen the same. The groups have skipped nothing,
 no committed offset has gone back, and what they read twice is what they had read and not committed when a partition
-changed hands.
+changed hands. Everything is read back even if the cluster has not come back by itself.
+
+Each phase has a deadline. If one passes, the stacks of this program and the states of the nodes are printed, and the
+run ends with the report so far (`chaos_watch`).
 
 `--history FILE` keeps what was sent and acknowledged, as JSON lines (`chaos_report` describes them).
 """
 
 import argparse
+import os
 import random
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -33,7 +36,8 @@ from typing import TextIO
 from brokers import unique
 from chaos_report import Audit, Counts, Cycle, Outcome, RecordingSender, Report
 from chaos_scenarios import REPLICAS, SCENARIOS, WAIT_S_MAX, Scene
-from clients_stock import confluent_consumer
+from chaos_watch import Watch
+from clients_stock import close_within, confluent_consumer
 from clusters import QuorumCluster
 from confluent_kafka import KafkaException, TopicPartition
 from failing_nodes import FailingCluster, FailingNode
@@ -50,7 +54,12 @@ SETTINGS = (
     *QUICK_GROUPS,
 )
 
+# A cycle waits several times, and a single wait may last WAIT_S_MAX.
+CYCLE_S_MAX = 4 * WAIT_S_MAX
+CLOSING_S_MAX = 2 * WAIT_S_MAX
+
 Say = Callable[[str], None]
+_FAILURES = (AssertionError, ClientError, KafkaException, OSError)  # a TimeoutError is an OSError
 
 
 class PatientNode(FailingNode):
@@ -77,6 +86,7 @@ class Reader:
     def __init__(self, cluster: QuorumCluster, topic: str) -> None:
         self.seen: list[list[bytes]] = [[] for _ in REPLICAS]
         self.complaints: list[str] = []
+        self.is_closed = True
         self._consumer = confluent_consumer(cluster.bootstrap, **{"log_level": 0, "socket.timeout.ms": 5000})
         self._consumer.assign([TopicPartition(topic, it, 0) for it in range(len(REPLICAS))])
         self._is_over = threading.Event()
@@ -89,7 +99,7 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
         self._thread.join()
-        self._consumer.close()
+        self.is_closed = close_within(self._consumer)
 
     def _run(self) -> None:
         while not self._is_over.is_set():
@@ -106,8 +116,11 @@ class Reader:
 class Chaos:
     """The cycles with one cluster, which add to a report."""
 
-    def __init__(self, cluster: FailingCluster, report: Report, *, seed: int, say: Say, history: TextIO | None) -> None:
+    def __init__(
+        self, cluster: FailingCluster, report: Report, watch: Watch, *, seed: int, say: Say, history: TextIO | None
+    ) -> None:
         self._cluster = cluster
+        self._watch = watch
         self._chance = random.Random(seed)
         self._say = say
         self._history = history
@@ -117,6 +130,7 @@ class Chaos:
         self._title = ""
 
     def run(self, names: Sequence[str]) -> None:
+        self._begin("the beginning", CYCLE_S_MAX)
         topic = self._cluster.create(unique("chaos"), REPLICAS, min_insync_replicas=2)
         # A client with long timeouts would wait longer for a dead node than the cluster needs.
         load = {"partitions": len(REPLICAS), "pause_s": 0.005, "timeout_ms": 1000}
@@ -129,34 +143,44 @@ class Chaos:
             for crew in crews.values():
                 crew.hire(2)
             with Background(crews.values()):
-                is_back = self._play(names, Scene(self._cluster, topic, sender, self._chance))
+                self._play(names, Scene(self._cluster, topic, sender, self._chance))
+                self._begin("the groups end", CLOSING_S_MAX)
             self._report.groups += self._groups.items()
-            if is_back:
-                self._check(sender, reader, crews)
+            self._check(sender, reader, crews)
+            self._begin("the clients close", CLOSING_S_MAX)
+        if not reader.is_closed:
+            self._report.notes.append("the consumer without a group did not close: see `close_within`")
 
-    def _play(self, names: Sequence[str], scene: Scene) -> bool:
-        """Play the scenarios; false if the cluster has not come back from one."""
+    def _begin(self, title: str, seconds_max: float) -> None:
+        self._title = title
+        self._watch.begin(title, seconds_max)
+
+    def _play(self, names: Sequence[str], scene: Scene) -> None:
+        """Play the scenarios, until the cluster does not come back from one."""
         audit = Audit(scene.sender)
         try:
             scene.await_acks()
             for number, name in enumerate(names, start=1):
-                self._title = f"{number}/{len(names)}: {name}"
+                self._begin(f"{number}/{len(names)}: {name}", CYCLE_S_MAX)
                 self._cycle(name, scene, audit)
-            self._title = "the end"
+            self._begin("the end", CYCLE_S_MAX)
             scene.sender.finish()
             self._await_groups([scene.sender.sent] * len(REPLICAS), scene.topic)
-        except (AssertionError, ClientError, KafkaException, OSError) as error:
-            # TimeoutError is an OSError.
+        except _FAILURES as error:
             self._report.humans += 1
-            self._report.complaints.append(f"{self._title}: {error}")
-            self._say(self._report.complaints[-1])
-            return False
-        return True
+            self._complain(error)
+            self._watch.describe()
+            scene.sender.end()
+
+    def _complain(self, error: BaseException) -> None:
+        self._report.complaints.append(f"{self._title}: {error}")
+        self._say(self._report.complaints[-1])
 
     def _cycle(self, name: str, scene: Scene, audit: Audit) -> None:
         scene.begin()
         words = SCENARIOS[name](scene)
         scene.await_acks()
+        scene.check_nodes()
         for node in self._cluster.nodes.values():
             node.mend()
         self._cluster.repair()
@@ -181,17 +205,27 @@ class Chaos:
             until(partial(history.has_read, everything), f"group {kind} has read all", seconds=WAIT_S_MAX)
 
     def _check(self, sender: RecordingSender, reader: Reader, crews: dict[str, Crew]) -> None:
-        for crew in crews.values():
-            crew.history.check_committed(crew.committed())
-        tally, found = sender.tally()
+        """Read everything back, whatever has happened."""
+        self._begin("the read-back", CYCLE_S_MAX)
+        try:
+            self._compare(sender, reader)
+            for crew in crews.values():
+                crew.history.check_committed(crew.committed())
+        except _FAILURES as error:
+            self._complain(error)
+        for number, node in self._cluster.nodes.items():
+            if node.complaints():
+                self._report.complaints.append(f"node {number}: {node.complaints()}")
+
+    def _compare(self, sender: RecordingSender, reader: Reader) -> None:
+        # Everything is read again from the beginning, and not only what has come since the last cycle.
+        audit = Audit(sender)
+        tally, found = audit.tally(), audit.logs
         self._report.total = self._report.total.plus(Counts.of(tally, self._groups.values()))
         self._report.complaints += reader.complaints
         for partition, values in enumerate(reader.seen):
             if values != found[partition][: len(values)]:
                 self._report.complaints.append(f"{partition}: the consumer has seen something else than there is")
-        for number, node in self._cluster.nodes.items():
-            if node.complaints():
-                self._report.complaints.append(f"node {number}: {node.complaints()}")
 
 
 def run(
@@ -201,18 +235,23 @@ def run(
     seed: int,
     say: Say,
     report: Report | None = None,
+    watch: Watch | None = None,
     is_remote: bool = False,
     history: TextIO | None = None,
 ) -> Report:
     """Play scenarios on a cluster of their own; return the report."""
     found = Report() if report is None else report
+    watched = watch or Watch(say, found.complaints.append)
     kernel = partial(KernelCluster, path, *SETTINGS)
     with kernel() if is_remote else ProxiedCluster(path, *SETTINGS, is_proxied=True) as cluster:
-        Chaos(cluster, found, seed=seed, say=say, history=history).run(names)
+        watched.look_at(cluster)
+        Chaos(cluster, found, watched, seed=seed, say=say, history=history).run(names)
+        watched.begin("the nodes stop", CLOSING_S_MAX)
         if not found.is_well:
             # A stop could fail as well, and the report would be lost.
             for node in cluster.nodes.values():
                 node.kill()
+    watched.end()
     return found
 
 
@@ -252,22 +291,32 @@ def main() -> None:
     with options.history.open("w") if options.history else nullcontext() as history:
         report = _run_all(shares(names, options.links), options.seed, history)
     print(report.text(), flush=True)
-    sys.exit(not report.is_well)
+    # A client that did not close would keep the interpreter from ending.
+    os._exit(not report.is_well)
 
 
 def _run_all(parts: dict[str, Sequence[str]], seed: int, history: TextIO | None) -> Report:
     report = Report()
+    watch = Watch(_say, partial(_end_early, report, history), is_last=True)
     for links, names in parts.items():
         if links == "kernel":
             enter()
         print(f"chaos: {len(names)} cycles, links are cut by the {links}", flush=True)
         path = Path(tempfile.mkdtemp(prefix="chaos-"))
-        run(path, names, seed=seed, say=_say, report=report, is_remote=links == "kernel", history=history)
+        run(path, names, seed=seed, say=_say, report=report, watch=watch, is_remote=links == "kernel", history=history)
         if report.is_well:
             shutil.rmtree(path)
         else:
             print(f"chaos: the data and the logs of the nodes are in {path}", flush=True)
     return report
+
+
+def _end_early(report: Report, history: TextIO | None, reason: str) -> None:
+    """Print what is known, because the process ends now."""
+    report.complaints.append(reason)
+    if history is not None:
+        history.flush()
+    print(report.text(), flush=True)
 
 
 def _say(line: str) -> None:

@@ -14,17 +14,21 @@ import json
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, NamedTuple, TextIO
 
 from clients_stock import bounds, confluent_read
 from clusters import Cluster, Sender, Tally
+from confluent_kafka import KafkaException
 from groups_crews import History
 
 from minibroker.bench.outages import PROMISES, Outages, longest_gap_ms
+from minibroker.bench.watching import until
 
 PRODUCER = "chaos"
+ANSWERED_S_MAX = 60.0
 
 
 class RecordingSender(Sender):
@@ -111,7 +115,14 @@ class Audit:
 
     def _read_on(self, partition: int, log: list[bytes]) -> None:
         bootstrap, topic = self._sender.cluster.bootstrap, self._sender.topic
-        end = bounds(bootstrap, topic, partition)[1]
+
+        def answered() -> tuple[int, int] | None:
+            # A leader that was just elected does not know the high watermark yet, and librdkafka does not ask again.
+            with suppress(KafkaException):
+                return bounds(bootstrap, topic, partition)
+            return None
+
+        _start, end = until(answered, f"where {topic}-{partition} ends", seconds=ANSWERED_S_MAX, every_s=0.1) or (0, 0)
         assert end >= len(log), f"{topic}-{partition} ended at {len(log)}, and now ends at {end}"
         found = confluent_read(bootstrap, topic, end - len(log), len(log), partition=partition)
         offsets = list(range(len(log), end))
@@ -179,6 +190,8 @@ class Report:
     total: Counts = field(default_factory=Counts)
     """From reading everything back at the end."""
     complaints: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What happened and is no fault of the cluster."""
     groups: list[tuple[str, History]] = field(default_factory=list)
     humans: int = 0
     """How often the cluster did not come back by itself."""
@@ -190,7 +203,7 @@ class Report:
         return is_well and not (self.humans or self.complaints)
 
     def text(self) -> str:
-        lines = [*self.complaints[:20], *(f"group {kind}: {it.text()}" for kind, it in self.groups)]
+        lines = [*self.complaints[:20], *self.notes, *(f"group {kind}: {it.text()}" for kind, it in self.groups)]
         lasted_ms = tuple(it.lasted_ms for one in self.outcomes.values() for it in one.cycles)
         if lasted_ms:
             outages = Outages("a cycle's longest pause", lasted_ms)

@@ -1,7 +1,8 @@
 """The fixtures of the tests with stock clients: name them with `pytest_plugins = ["clients_fixtures"]`.
 
-A plugin and not imports, so that one broker serves all the modules that one process runs. Import nothing from here:
-pytest must be the first to import it.
+Each module has a broker of its own. One for the whole run would collect the topics of all modules, and its upkeep would
+look at them all, several times a second, until the end. Import nothing from here: pytest must be the first to import
+it.
 """
 
 from collections.abc import Iterator
@@ -20,14 +21,19 @@ QUICK_MEMBERS = (
     "group.consumer.session.timeout.ms=12000",
 )
 
+# A transaction that is too old is aborted within a moment.
+QUICK_TRANSACTIONS = ("transaction.abort.timed.out.transaction.cleanup.interval.ms=200",)
 
-@pytest.fixture(scope="session")
+
+@pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """The broker that tests share; each takes topics of its own."""
+    """The broker that the tests of a module share; each takes topics of its own."""
     if BOOTSTRAP:
         yield ForeignBroker(BOOTSTRAP)
         return
-    shared = start_broker(tmp_path_factory.mktemp("shared") / "data", *QUICK_UPKEEP, *QUICK_MEMBERS)
+    shared = start_broker(
+        tmp_path_factory.mktemp("shared") / "data", *QUICK_UPKEEP, *QUICK_MEMBERS, *QUICK_TRANSACTIONS
+    )
     try:
         yield shared
         assert shared.is_alive(), f"the shared broker died:\n{shared.log()[-4000:]}"

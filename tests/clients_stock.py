@@ -9,6 +9,7 @@ import json
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -111,6 +112,18 @@ def close_consumers(first: int) -> None:
     while len(CONSUMERS) > first:
         with contextlib.suppress(RuntimeError):  # it is closed already
             CONSUMERS.pop().close()
+
+
+def close_within(consumer: Consumer, seconds: float = READ_S_MAX) -> bool:
+    """Close a consumer that is in no group; return whether that has ended in time.
+
+    librdkafka 2.16 may wait there for ever, while nodes come and go: its main thread holds the lock of a partition and
+    wants that of the client, and another thread holds them the other way round (librdkafka issue 5476).
+    """
+    closing = threading.Thread(target=consumer.close, daemon=True)
+    closing.start()
+    closing.join(seconds)
+    return not closing.is_alive()
 
 
 def confluent_read(

@@ -1,7 +1,8 @@
 """The fixture of the tests with several nodes: name it with `pytest_plugins = ["clusters_fixtures"]`.
 
-A plugin and not imports, so that one cluster serves all the modules that one process runs. Import nothing from here:
-pytest must be the first to import it.
+Each module has a cluster of its own. Three nodes with the topics of many modules would take a fifth of a core until the
+end of the run, while they do nothing but fetch from each other. Import nothing from here: pytest must be the first to
+import it.
 """
 
 from collections.abc import Iterator
@@ -21,12 +22,12 @@ SETTINGS = (
 
 
 def shared(kind: type[C]) -> Any:
-    """A fixture: three nodes of a kind, with links that can be cut, for the whole session."""
+    """A fixture: three nodes of a kind, with links that can be cut, for the tests of a module."""
 
     def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[C]:
         yield from started(kind, tmp_path_factory.mktemp(kind.__name__))
 
-    return pytest.fixture(scope="session")(start)
+    return pytest.fixture(scope="module")(start)
 
 
 shared_cluster = shared(Cluster)

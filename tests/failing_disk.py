@@ -7,10 +7,16 @@ While the file `MARK.full` exists, the disk is full: files grow by a few more by
 accepted in part, and then no file grows and none is made. What is there can be overwritten.
 
 While the file `MARK.clock` exists, the time of day is wrong by the number of seconds in it.
+
+On SIGUSR1 the node writes to its log what each of its threads and tasks does.
 """
 
+import asyncio
+import contextlib
 import errno
+import faulthandler
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -87,7 +93,15 @@ def bend_clock(mark: Path) -> None:
     time.time = tell_wrongly
 
 
+def dump_stacks(*_: object) -> None:
+    faulthandler.dump_traceback(all_threads=True)
+    with contextlib.suppress(RuntimeError):  # the loop does not run yet, or has ended
+        for task in asyncio.all_tasks():
+            task.print_stack(file=sys.stderr)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGUSR1, dump_stacks)
     mark = Path(sys.argv.pop(1))
     break_flushes(mark)
     FullDisk(Path(f"{mark}.full")).install()

@@ -1,9 +1,12 @@
 """Nodes whose disk and clock fail when a test says so. The program that they run is `failing_disk.py`."""
 
+import signal
 import sys
 from pathlib import Path
 
 from clusters import QuorumCluster, QuorumNode
+
+DISK_ERRORS = ("Input/output error", "No space left on device")
 
 
 class FailingNode(QuorumNode):
@@ -40,8 +43,18 @@ class FailingNode(QuorumNode):
         command = super().command(listen)
         return [sys.executable, program, str(self.mark), *command[command.index("serve") :]]
 
+    def unexpected_end(self) -> str:
+        """The last words of a node that has ended by itself, although its disk did not fail; otherwise nothing."""
+        code = None if self.process is None else self.process.poll()
+        words = self.last_words()[-1:] if code is not None and code > 0 else []
+        return "".join(it for it in words if not any(reason in it for reason in DISK_ERRORS))
+
     def last_words(self) -> list[str]:
         return self.logs[-1].read_text().splitlines()
+
+    def dump_stacks(self) -> None:
+        """Let the node write to its log what its threads and tasks do."""
+        self._signal(signal.SIGUSR1)
 
     def restart(self) -> None:
         self.mend()

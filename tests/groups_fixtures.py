@@ -1,7 +1,7 @@
 """The fixture of the tests with groups on one node: name it with `pytest_plugins = ["groups_fixtures"]`.
 
-A plugin and not imports, so that one broker serves all the modules that one process runs. Import nothing from here:
-pytest must be the first to import it.
+Each module has a broker of its own, as in `clients_fixtures`. Import nothing from here: pytest must be the first to
+import it.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from brokers import BOOTSTRAP, Broker, ForeignBroker, start_broker
 from groups_crews import QUICK_GROUPS
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker whose groups notice everything within a moment; each test takes groups and topics of its own."""
     if BOOTSTRAP:

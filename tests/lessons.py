@@ -9,6 +9,7 @@ Three comments, each on the line above a fence, say that the rule does not apply
 
 import difflib
 import hashlib
+import importlib.util
 import os
 import re
 import shutil
@@ -21,6 +22,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+import spark_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 SHELLS_BY_ANOTHER_NAME = {"bash", "shell", "zsh", "shell-session", "shellsession", "terminal"}
@@ -315,6 +318,7 @@ class Reader:
         self.state = Path(tempfile.mkdtemp(prefix="reader-", dir=self.repository.parent))
         (self.state / "cwd").write_text(str(self.repository))
         (self.state / "env").touch()
+        (self.state / "spark-defaults.conf").write_text(spark_settings.defaults_file())
         (self.repository / ".venv").symlink_to(self.venv)
 
     def fault(self, command: Command) -> str | None:
@@ -374,6 +378,7 @@ class Reader:
             "VENV": str(self.venv),
             "NO_SETUP": "1",
             "MINIBROKER_QUICK": "1",
+            "SPARK_CONF_DIR": str(self.state),
             "NO_COLOR": "1",
             "COLUMNS": "80",
         }
@@ -394,15 +399,19 @@ def copy_repository(root: Path, to: Path) -> Path:
     )
     for name in filter(None, listed.stdout.split("\0")):
         source = root / name
-        if source.is_file():
-            (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, to / name)
+        # Bytecode is valid in the copy, too: it names the time and size of its source, and the copy keeps both.
+        for path in (source, Path(importlib.util.cache_from_source(str(source)))):
+            if path.is_file():
+                target = to / path.relative_to(root)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target)
     return to
 
 
 def contents(repository: Path) -> dict[str, str]:
-    """Every file of a copy, and the hash of what is in it."""
-    paths = [Path(folder, name) for folder, _, names in os.walk(repository) for name in names]
+    """Every file of a copy but bytecode, and the hash of what is in it."""
+    folders = [(folder, names) for folder, _, names in os.walk(repository) if not folder.endswith("__pycache__")]
+    paths = [Path(folder, name) for folder, names in folders for name in names]
     return {str(path.relative_to(repository)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from brokers import Broker, unique
+from spark_settings import QUICK
 
 from minibroker.clients import admin
 from minibroker.clients.blocking import Client
@@ -17,23 +18,6 @@ from minibroker.segments.checkpoint import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-QUICK = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "512m",
-    "spark.sql.streaming.minBatchesToRetain": "5",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.log.level": "OFF",
-    # A JVM that lives for a minute gains nothing from the better compilers, and need not verify Spark's classes.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.adaptive.enabled": "false",
-}
 
 
 @pytest.fixture(scope="session")

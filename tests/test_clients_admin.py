@@ -503,8 +503,10 @@ def test_features_are_described(broker: Broker) -> None:
     # KIP-584, as kafka-features.sh shows them.
     with python_admin(broker) as client:
         found = client.describe_features()
-    assert set(found) == {"metadata.version", "group.version", "eligible.leader.replicas.version"}
+    levels = {"metadata.version", "group.version", "transaction.version", "eligible.leader.replicas.version"}
+    assert set(found) == levels
     assert found["group.version"]["finalized"] == (1, 1)
+    assert found["transaction.version"]["finalized"] == (2, 2)
     assert found["metadata.version"]["supported"] == found["metadata.version"]["finalized"] == (7, 7)
     assert found["metadata.version"]["finalized_epoch"] >= 0
 

@@ -7,13 +7,18 @@ import asyncio
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
 from cases import case
 from lessons import ROOT
 
+from minibroker.bench.watching import until
+from minibroker.clients import transaction_admin
+from minibroker.clients.blocking import Client
+from minibroker.clients.transactional import TransactionalProducer
+from minibroker.coordinators.node import coordinator_node
 from minibroker.log.batch import BatchBuilder, batches
 from minibroker.log.disk import OSFiles
 from minibroker.log.interfaces import FileSlice
@@ -119,6 +124,48 @@ def test_the_tours_of_chapter_02_are_what_happens() -> None:
     ):
         with case(work):
             assert missing(tour, calls_of(work)) == []
+
+
+def commit(address: str, begun: Callable[[], object]) -> None:
+    """Commit a transaction of one record, and wait until it is complete. `begun` is called before the commit."""
+    with Client(address) as client, TransactionalProducer(client, "copier") as producer:
+        producer.init()
+        producer.begin()
+        producer.send("copies", b"order 1")
+        producer.flush()
+        begun()
+        producer.commit()
+
+        def is_complete() -> bool:
+            found = transaction_admin.describe_if_there(client, "copier")
+            return found is not None and found.state == "CompleteCommit"
+
+        until(is_complete, "the transaction is complete")
+
+
+async def calls_of_a_commit(directory: Path) -> list[Call]:
+    """What a node of chapter 06 calls from the EndTxn on."""
+    settings = {"node.id": "1", "log.dirs": str(directory), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    node = coordinator_node(NodeConfig(settings | {"transaction.state.log.num.partitions": "1"}))
+    await node.start()
+    loop, noted = asyncio.get_running_loop(), []
+    with ExitStack() as stack:
+
+        def begin() -> None:
+            noted.append(stack.enter_context(recorded()))
+
+        try:
+            await asyncio.to_thread(commit, node.address, lambda: loop.call_soon_threadsafe(begin))
+        finally:
+            await node.stop()
+    (calls,) = noted
+    return calls
+
+
+def test_the_tour_of_chapter_06_is_what_happens(tmp_path: Path) -> None:
+    """The client has a thread of its own, so all calls are the node's."""
+    (tour,) = tours("06-groups-offsets/lessons/12-looking-back.md")
+    assert missing(tour, asyncio.run(calls_of_a_commit(tmp_path))) == []
 
 
 def test_the_tours_of_chapter_03_are_what_happens(tmp_path: Path) -> None:

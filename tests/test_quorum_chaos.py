@@ -2,8 +2,10 @@
 
 import io
 import json
+import queue
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import chaos
@@ -13,6 +15,8 @@ from brokers import IS_OURS
 from cases import case
 from chaos_report import Counts, Outcome, Report, back_ms
 from chaos_scenarios import SCENARIOS
+from chaos_watch import Watch
+from clients_stock import close_within
 from clusters import Tally
 from groups_crews import History
 
@@ -107,6 +111,47 @@ def test_every_scenario_is_played_once_before_one_is_played_again() -> None:
     played = chaos.plan(names, cycles=len(names) + 3, seed=1)
     assert sorted(played[: len(names)]) == sorted(names)
     assert len(played) == len(names) + 3
+
+
+def test_a_phase_that_does_not_end_says_what_every_thread_does() -> None:
+    said: list[str] = []
+    expired: queue.Queue[str] = queue.Queue()
+    watch = Watch(said.append, expired.put)
+    watch.begin("the first phase", 60)
+    watch.begin("the second phase", 0.01)
+    reason = expired.get(timeout=30)
+    assert reason == said[0] == "the second phase: not over after 0.01 s"
+    assert "stack of the thread MainThread:" in said
+    assert any("expired.get(timeout=30)" in it for it in said)
+
+
+def test_a_client_that_does_not_close_is_left_behind() -> None:
+    """A deadlock inside librdkafka stopped a whole run."""
+
+    class Stuck:
+        def __init__(self) -> None:
+            self.may_end = threading.Event()
+
+        def close(self) -> None:
+            self.may_end.wait()
+
+    stuck = Stuck()
+    assert not close_within(stuck, 0.01)  # type: ignore[arg-type]
+    stuck.may_end.set()
+    assert close_within(stuck)  # type: ignore[arg-type]
+    report = Report(notes=["it did not close"])
+    assert report.is_well
+    assert "it did not close" in report.text()
+
+
+def test_a_program_whose_phase_does_not_end_ends_with_an_error() -> None:
+    program = "from chaos_watch import Watch; w = Watch(print, print, is_last=True); w.begin('all', 0.1); import time"
+    command = [sys.executable, "-c", f"{program}; time.sleep(600)"]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=Path(chaos.__file__).parent
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert "all: not over after 0.1 s" in ended.stdout
 
 
 def test_a_few_faults_lose_no_record_and_no_commit(tmp_path: Path) -> None:

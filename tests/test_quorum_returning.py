@@ -17,7 +17,12 @@ from cases import case
 from clients_stock import Message, bounds, confluent_read, confluent_write
 from clusters import LAG_MS_MAX, Node, QuorumCluster
 
+from minibroker.clients.admin import reassign_partitions
+from minibroker.clients.blocking import Client
+from minibroker.segments.checkpoint import TopicPartition
+
 EVERYBODY = (1, 2, 3)
+REPLICAS = ([1, 2, 3], [2, 3, 1], [3, 1, 2])
 # The number that must be in sync is in the files of the nodes, and no topic has its own.
 SETTINGS = (
     f"replica.lag.time.max.ms={LAG_MS_MAX}",
@@ -40,7 +45,7 @@ class Ledger:
 
     def __init__(self, cluster: QuorumCluster) -> None:
         self.cluster = cluster
-        self.topic = cluster.create(unique("returning"), [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+        self.topic = cluster.create(unique("returning"), REPLICAS)
         self.count = 0
 
     def write(self, records: int = 20) -> None:
@@ -89,6 +94,16 @@ def test_any_two_of_three_nodes_go_on_after_all_were_stopped_or_killed(cluster: 
                 cluster[absent].restart()
                 for partition in range(3):
                     cluster.await_isr(ledger.topic, *EVERYBODY, partition=partition)
+    with case("all are killed after each has lost a replica to a move"):
+        kept = {TopicPartition(ledger.topic, it): replicas[:2] for it, replicas in enumerate(REPLICAS)}
+        together(cluster, Node.stop)
+        come_back(cluster, ledger, list(EVERYBODY))
+        with Client(cluster.bootstrap) as client:
+            reassign_partitions(client, kept)
+            for it, replicas in kept.items():
+                cluster.await_isr(ledger.topic, *replicas, partition=it.partition)
+        together(cluster, Node.kill)
+        come_back(cluster, ledger, list(EVERYBODY))
     ledger.check()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lessons import Page, lessons
 
-from minibroker.cli.pending import PENDING, PRESENT
+from minibroker.cli.pending import BENCH_PENDING, PRESENT
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = sorted(ROOT.glob("chapters/[0-9][0-9]-*"))
@@ -161,7 +161,9 @@ def test_what_the_command_line_says_of_this_version_is_true() -> None:
 def test_a_command_to_come_names_a_chapter_that_is_not_there() -> None:
     absent = {folder.name for folder in CHAPTERS} - {folder.name for folder in CHAPTERS_WITH_CODE}
     named = {
-        match for it in PENDING.values() for match in re.findall(r"with chapter (\d\d) \((.*)\)", it.arrives.phrase)
+        match
+        for it in BENCH_PENDING.values()
+        for match in re.findall(r"with chapter (\d\d) \((.*)\)", it.arrives.phrase)
     }
     assert {"-".join(pair) for pair in named} <= absent
 

@@ -188,7 +188,7 @@ def test_a_kafka_key_that_is_not_supported_is_refused_with_an_alternative() -> N
         ("ssl.keystore.location", "there is no TLS yet"),
         ("zookeeper.connect", "there is no ZooKeeper"),
         ("group.share.max.size", "no share groups"),
-        ("transaction.state.log.replication.factor", "no transactions"),
+        ("transaction.two.phase.commit.enable", "no two-phase commit"),
     ]:
         told = rf"^this broker does not support Kafka's key {re.escape(name)}: .*{re.escape(instead)}"
         with case(name), pytest.raises(InvalidConfig, match=told):

@@ -43,12 +43,12 @@ def test_an_unknown_shell_is_wrong_usage(minibroker: Run) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_commands_are_completed_except_those_that_arrive_later(minibroker: Run) -> None:
+def test_commands_are_completed(minibroker: Run) -> None:
     assert completed(minibroker, "minibroker ") == list(COMMANDS)
     assert completed(minibroker, "minibroker pro") == ["produce"]
     assert completed(minibroker, "minibroker cluster ") == ["add-voter", "remove-broker", "remove-voter", "status"]
     assert completed(minibroker, "minibroker groups ") == ["delete", "describe", "list", "reset-offsets"]
-    assert completed(minibroker, "minibroker trans") == []
+    assert completed(minibroker, "minibroker transactions ") == ["abort", "describe", "list"]
 
 
 def test_options_and_their_values_are_completed(minibroker: Run) -> None:

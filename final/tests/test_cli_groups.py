@@ -150,13 +150,13 @@ def test_two_members_share_the_partitions_and_each_record_is_written_once(at_bro
                 await_members(at_broker, group, [2, 2])
                 write(at_broker, topic, range(20, 40))
                 await_no_lag(at_broker, group)
-                for process in (one, other):
-                    process.send_signal(signal.SIGINT)
+                one.send_signal(signal.SIGINT)
+                other.send_signal(signal.SIGTERM)
                 outputs = [process.communicate(timeout=60) for process in (one, other)]
-            assert [process.returncode for process in (one, other)] == [130, 130]
+            assert [process.returncode for process in (one, other)] == [128 + signal.SIGINT, 128 + signal.SIGTERM]
             assert [stderr.strip() for _stdout, stderr in outputs] == ["", ""]
             assert numbers("".join(stdout for stdout, _stderr in outputs)) == list(range(40))
-            # Members that end with Ctrl-C leave the group, so nothing waits for a timeout.
+            # Members that end with Ctrl-C or SIGTERM leave the group, so nothing waits for a timeout.
             assert described(at_broker, group)["members"] == []
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from minibroker.cli.main import COMMANDS, program
-from minibroker.cli.pending import BENCH_PENDING, PENDING, PRESENT
+from minibroker.cli.pending import BENCH_PENDING, PRESENT
 from minibroker.course.errors import CourseError
 from minibroker.log.errors import ExpectedError
 
@@ -41,26 +41,22 @@ def with_command(body: str) -> subprocess.CompletedProcess[str]:
     return run(sys.executable, "-c", WITH_COMMAND.format(body=textwrap.indent(body, "    ")), "planted")
 
 
-def test_help_lists_the_commands_that_work_apart_from_those_that_arrive_later() -> None:
+def test_help_lists_all_commands() -> None:
     result = minibroker("--help")
     assert result.returncode == 0
-    works, later = result.stdout.split("Arrives later:")
     for name in COMMANDS:
-        assert f"\n  {name} " in works
-    for name, pending in PENDING.items():
-        assert f"\n  {name} " in later
-        assert f"({pending.arrives.label})" in later
+        assert f"\n  {name} " in result.stdout
 
 
 def test_help_names_the_glossary_on_the_front_page_and_where_terms_are_many() -> None:
-    for arguments in ([], ["cluster"], ["topics"], ["groups"]):
+    for arguments in ([], ["cluster"], ["topics"], ["groups"], ["transactions"]):
         shown = CliRunner().invoke(program, [*arguments, "--help"], prog_name="minibroker").output
         assert shown.splitlines()[-1].strip().startswith("The glossary, docs/glossary.md in the repository"), arguments
 
 
 def test_all_commands_of_the_contract_exist() -> None:
     contract = "serve up topics produce consume groups transactions sql cluster dump bench pipeline lab plan course"
-    assert sorted([*COMMANDS, *PENDING]) == sorted([*contract.split(), "completion"])
+    assert sorted(COMMANDS) == sorted([*contract.split(), "completion"])
 
 
 def test_each_command_that_works_has_help() -> None:
@@ -68,14 +64,6 @@ def test_each_command_that_works_has_help() -> None:
         result = CliRunner().invoke(program, [name, "--help"], prog_name="minibroker")
         assert result.exit_code == 0, (name, result.output)
         assert result.stdout.startswith(f"Usage: minibroker {name} "), name
-
-
-def test_a_command_that_arrives_later_says_so_in_one_line() -> None:
-    for name, pending in PENDING.items():
-        result = minibroker(name, "anything", "--at", "all", "--help")
-        assert (result.returncode, result.stdout) == (1, ""), name
-        expected = f"minibroker {name}: arrives {pending.arrives.phrase}; this version has {PRESENT}\n"
-        assert result.stderr == expected, name
 
 
 def test_a_benchmark_that_arrives_later_says_so_in_one_line() -> None:
@@ -91,6 +79,7 @@ HELPS = (
     *("serve", "up", "topics", "cluster", "produce", "consume", "plan", "completion", "dump", "bench", "lab"),
     *(f"topics {it}" for it in ("create", "list", "describe", "alter", "delete", "reassign", "elect-leaders")),
     *("groups", "sql", *(f"groups {it}" for it in ("list", "describe", "reset-offsets", "delete"))),
+    *("transactions", *(f"transactions {it}" for it in ("list", "describe", "abort"))),
     *("cluster status", "bench failover", "lab list", "lab run"),
 )
 # Prints the slow modules that are loaded after the help of each command, one line per command.

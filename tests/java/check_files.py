@@ -14,15 +14,18 @@ from typing import Any
 
 import pytest
 
+from minibroker.coordinators import dump as coordinators_dump
 from minibroker.log.batch import Batch, BatchBuilder, batches
 from minibroker.log.compression import Compression
 from minibroker.log.control import ControlType, build_marker
 from minibroker.log.disk import OSFiles
 from minibroker.log.record import Record
+from minibroker.partitions.producers import ProducerStates
 from minibroker.segments.checkpoint import TopicPartition, encode
 from minibroker.segments.config import COMPACT, LogConfig
 from minibroker.segments.dump import DirectoryDump, dump_of
 from minibroker.segments.segmented import SegmentedLog
+from minibroker.transactions.state import TransactionLog
 
 HERE = Path(__file__).parent
 START_MS = 1_700_000_000_000
@@ -278,6 +281,38 @@ def test_our_dump_finds_kafkas_files_sound(theirs: Path) -> None:
         assert list(one.lines(records=True, annotated=False))[-1].endswith(": all good")
     epochs = dump_of(OSFiles(), str(theirs / "leader-epoch-checkpoint"))
     assert list(epochs.lines(records=True, annotated=False))[-1] == "4 entries: all good"
+
+
+def open_with_transactions(directory: Path) -> TransactionLog:
+    """Open a log with its producers and transactions; it writes its snapshots and closes again."""
+    files, producers = OSFiles(), ProducerStates(OSFiles(), str(directory))
+    transactions = TransactionLog(files, str(directory), producers, lambda: 2**62)
+    SegmentedLog.open(files, str(directory), SMALL, companions=[producers, transactions]).close()
+    return transactions
+
+
+def test_our_aborted_transactions_and_producers_are_kafkas_to_the_byte(theirs: Path, tmp_path: Path) -> None:
+    """From Kafka's log alone we make the files that Kafka made, and both sides read the other's."""
+    copy = tmp_path / "copy-0"
+    shutil.copytree(theirs, copy, ignore=shutil.ignore_patterns("*.txnindex", "*.snapshot"))
+    transactions = open_with_transactions(copy)
+    expected = {path.name: path.read_bytes() for path in theirs.glob("*.txnindex") if path.stat().st_size}
+    assert {path.name: path.read_bytes() for path in copy.glob("*.txnindex")} == expected
+    assert len(transactions.all_aborted()) == sum(map(len, expected.values())) // 34 > 0
+    last = max(theirs.glob("*.snapshot"))
+    assert (copy / last.name).read_bytes().hex() == last.read_bytes().hex()
+    names = [*sorted(copy.glob("*.txnindex")), copy / last.name]
+    stdout, stderr = java("org.apache.kafka.tools.DumpLogSegments", "--files", ",".join(map(str, names)))
+    assert complaints(stderr) == []
+    shown = [
+        tuple(map(int, found))
+        for found in re.findall(r"producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+)", stdout)
+    ]
+    assert shown == list(transactions.all_aborted())
+    assert re.search(r"producerId: 7 producerEpoch: 1 coordinatorEpoch: 3", stdout)
+    for path in [*theirs.glob("*.txnindex"), last]:
+        one = coordinators_dump.dump_of(OSFiles(), str(path), topic="theirs")
+        assert list(one.lines(records=True, annotated=False))[-1].endswith(": all good"), path.name
 
 
 def test_we_find_in_kafkas_files_what_kafka_finds(theirs: Path) -> None:

@@ -1,27 +1,21 @@
 """Kafka's own consumers and its tools for groups against a cluster of ours: `make test-java`.
 
-GroupCalls.java runs them all in one process. The name of this file keeps it out of `make test`.
+ClientCalls.java runs them all in one process. The name of this file keeps it out of `make test`.
 """
 
-import contextlib
 import json
-import os
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from brokers import IS_OURS, eventually, start_broker, unique
+from brokers import eventually, unique
 from cases import case
 from clients_stock import Message, confluent_write, create_topic
-from clusters import QuorumCluster
 from groups_crews import QUICK_GROUPS
+from java_calls import TOOLS, WAIT_S_MAX, Java, java_beside
 
-HERE = Path(__file__).parent
-TOOLS = "org.apache.kafka.tools"
-WAIT_S_MAX = 60
 PARTITIONS = 4
 RECORDS = 20
 TEXT = "größe {}\n"
@@ -35,54 +29,6 @@ KINDS: dict[str, dict[str, object]] = {
 """The ways of the Java client to share partitions. The classic ones take these times from the client."""
 for _name in ("range", "cooperative-sticky"):
     KINDS[_name] |= {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200}
-
-
-class Java:
-    """A process with Kafka's jars, for one cluster. An answer with an error fails the test, unless it is wanted."""
-
-    def __init__(self, bootstrap: str, data: dict[int, Path]) -> None:
-        self.bootstrap = bootstrap
-        self.data = data
-        # By the environment, so that an error that shows the command does not show a page of jars.
-        env = os.environ | {"CLASSPATH": os.environ["KAFKA_CLASSPATH"]}
-        command = ["java", "-XX:TieredStopAtLevel=1", str(HERE / "GroupCalls.java")]
-        self._process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def call(self, what: str, **arguments: object) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"call": what, **arguments}) + "\n")
-        self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
-
-    def close(self) -> None:
-        with self._process:  # which closes the pipes
-            self._process.kill()
-
-    def tool(self, name: str, *arguments: object, refused: str = "") -> str:
-        """Run a console tool of Kafka; return what it prints. It must complain of nothing, or of what is wanted."""
-        words = ["--bootstrap-server", self.bootstrap, *map(str, arguments)]
-        ended = self.call("tool", name=name, arguments=words)
-        both = str(ended["out"]) + str(ended["err"])
-        said = f"{name} {' '.join(words[2:])}: exit code {ended['code']}\n{both}"
-        if refused:
-            assert refused in both, said
-        else:
-            assert ended["code"] == 0, said
-            assert not re.search(r"exception|error\b", both, re.IGNORECASE), said
-        return str(ended["out"])
-
-    def groups(self, *arguments: object, refused: str = "") -> str:
-        return self.tool(f"{TOOLS}.consumer.group.ConsumerGroupCommand", *arguments, refused=refused)
-
-    def console(self, topic: str, group: str, count: int, *properties: str) -> list[str]:
-        """Read that many records with the console consumer."""
-        words = [it for one in properties for it in ("--command-property", one)]
-        limits = ["--from-beginning", "--max-messages", count, "--timeout-ms", WAIT_S_MAX * 1000]
-        return self.tool(
-            f"{TOOLS}.consumer.ConsoleConsumer", "--topic", topic, "--group", group, *limits, *words
-        ).split()
 
 
 class Member:
@@ -119,17 +65,8 @@ class Member:
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Java]:
     """Three nodes, or one of another broker, and Kafka's clients beside them, for all tests of this module."""
-    with contextlib.ExitStack() as stack:
-        path = tmp_path_factory.mktemp("groups")
-        if IS_OURS:
-            cluster = stack.enter_context(QuorumCluster(path, "default.replication.factor=3", *QUICK_GROUPS))
-            java = Java(cluster.bootstrap, {number: node.data for number, node in cluster.nodes.items()})
-        else:
-            broker = start_broker(path / "data", *QUICK_GROUPS)
-            stack.callback(broker.kill)
-            java = Java(broker.address, {1: broker.data})
-        stack.callback(java.close)
-        yield java
+    with java_beside(tmp_path_factory.mktemp("groups"), *QUICK_GROUPS) as it:
+        yield it
 
 
 def fill(java: Java, topic: str, count: int, *, first: int = 0) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from minibroker.bench import jars, kafka
 
 HERE = Path(__file__).resolve().parent
-CHECKS = ("check_files.py", "check_clients.py", "check_tools.py", "check_groups.py")
+CHECKS = ("check_files.py", "check_clients.py", "check_tools.py", "check_groups.py", "check_transactions.py")
 # A test's own settings win over these, because they come later in the command.
 SETTINGS = ("group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=1")
 SERVE = [sys.executable, "-m", "minibroker.bench.kafka_program", *(f"--set={it}" for it in SETTINGS)]

@@ -282,6 +282,8 @@ def test_the_indexes_of_a_replaced_segment_never_stay_beside_its_replacement(is_
         files.open(f"{DIRECTORY}/{0:020}{suffix}{'.swap' if is_swap else '.cleaned'}").pwrite(whole, 0)
     for suffix in (".index", ".timeindex"):  # those of the original are shorter
         files.open(f"{DIRECTORY}/{0:020}{suffix}").truncate(12 * 2 if suffix == ".timeindex" else 8 * 2)
+    # Compaction has removed the aborted records of the original, so its file of aborted transactions goes, too.
+    files.open(f"{DIRECTORY}/{0:020}.txnindex").pwrite(bytes(34), 0)
     if is_renamed:
         files.unlink(f"{DIRECTORY}/{0:020}.index.swap")
         files.unlink(f"{DIRECTORY}/{0:020}.timeindex.swap")
@@ -292,11 +294,13 @@ def test_the_indexes_of_a_replaced_segment_never_stay_beside_its_replacement(is_
     assert found is not None
     assert found.offset == (29 if is_renamed else 0)
     assert [name for name in files.list(DIRECTORY) if name.endswith((".swap", ".cleaned"))] == []
+    assert (f"{0:020}.txnindex" in files.list(DIRECTORY)) is not is_renamed
 
 
 def test_leftover_files_are_removed_at_start() -> None:
     files = written(10)
-    for name in (f"{0:020}.log.cleaned", f"{0:020}.index.cleaned", f"{77:020}.index", f"{77:020}.timeindex"):
+    of_no_log = (f"{77:020}.index", f"{77:020}.timeindex", f"{77:020}.txnindex")
+    for name in (f"{0:020}.log.cleaned", f"{0:020}.index.cleaned", *of_no_log):
         files.open(f"{DIRECTORY}/{name}").pwrite(b"junk", 0)
     SegmentedLog.open(files, DIRECTORY, SMALL)
     assert [name for name in files.list(DIRECTORY) if "cleaned" in name or "77" in name] == []
@@ -520,6 +524,19 @@ def test_a_shutdown_is_not_clean_while_another_log_was_left_unchecked() -> None:
     only_one.open_log(PARTITION, SMALL)
     only_one.close()
     assert not DataDirectory(files, "data").is_clean
+
+
+@each_case("remove", [DataDirectory.delete_log, DataDirectory.set_aside])
+def test_a_log_that_was_removed_is_not_missing_after_a_crash(remove: Callable[..., object]) -> None:
+    files = MemoryFiles()
+    data = DataDirectory(files, "data")
+    filled(data, 20)
+    data.close()
+    data = DataDirectory(files, "data")
+    data.open_log(PARTITION, SMALL)
+    remove(data, PARTITION)
+    files.crash()
+    assert DataDirectory(files, "data").missing == {}
 
 
 def test_rolling_advances_the_recovery_point_checkpoint() -> None:

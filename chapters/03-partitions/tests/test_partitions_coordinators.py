@@ -1,7 +1,7 @@
 """What the coordinators of chapter 06 need of partitions: batches of their own, replaced rules, batches that are held,
 the last stable offset, and lists of aborted transactions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -28,9 +28,12 @@ class Undecided:
     def last_stable_offset(self, high_watermark: int) -> int:
         return max(high_watermark - 1, 0)
 
-    def aborted(self, offset: int, upto_offset: int) -> Sequence[Aborted]:
-        self.asked.append((offset, upto_offset))
+    def aborted(self, offset: int, upto_offset: Callable[[], int]) -> Sequence[Aborted]:
+        self.asked.append((offset, upto_offset()))
         return [Aborted(7, offset)]
+
+    def all_aborted(self) -> Sequence[tuple[int, int, int]]:
+        return ()
 
 
 class Coordinated(MemoryBroker):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from minibroker.partitions.places import TRIAL_MS, TRIALS_MAX, Entry, Places, Verdict
+from minibroker.partitions.places import LOGINS_MAX, TRIAL_MS, TRIALS_MAX, Entry, Places, Verdict
 from minibroker.partitions.registry import Session
 
 ONE, OTHER, THIRD = "10.0.0.1", "10.0.0.2", "10.0.0.3"
@@ -102,3 +102,23 @@ def test_trials_of_one_address_do_not_keep_another_one_from_its_login() -> None:
         assert entry.verdict is Verdict.ON_TRIAL, n
         assert entry.leaving is not node, n
     assert hall.places.is_on_trial(node)
+
+
+def test_few_connections_of_a_listener_that_demands_a_login_are_without_one() -> None:
+    def stranger(address: str) -> Guest:
+        return Guest(address, session=Session("a", needs_login=True))
+
+    hall = Hall(total_max=10 * LOGINS_MAX)
+    node, strangers = stranger(OTHER), [stranger(ONE) for _ in range(LOGINS_MAX + 50)]
+    hall.enter(node)
+    for number, it in enumerate(strangers):
+        entry = hall.enter(it)
+        assert (entry.verdict, entry.leaving) == (
+            Verdict.SERVED,
+            strangers[number - LOGINS_MAX + 1] if number > LOGINS_MAX - 2 else None,
+        )
+    # A connection that has logged in makes room, and those of other listeners do not count.
+    node.session.needs_login = False
+    assert hall.enter(stranger(THIRD)).leaving is None
+    assert hall.enter(stranger(THIRD)).reason == f"there are {LOGINS_MAX} connections without a login"
+    hall.fill(ONE)

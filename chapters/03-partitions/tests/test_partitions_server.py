@@ -1,6 +1,7 @@
 """The server on a real socket, inside the test's own loop: order, waiting, limits, and stopping."""
 
 import asyncio
+import gc
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -22,8 +23,10 @@ from minibroker.partitions.machine import Machine, bind
 from minibroker.partitions.node import Node
 from minibroker.partitions.places import Places
 from minibroker.partitions.registry import Call, Handler, Session
-from minibroker.partitions.server import Limits, NewSession, Server
+from minibroker.partitions.server import Connect, Limits, NewSession, Server
 from minibroker.partitions.serving import Partitions
+from minibroker.partitions.streams import stream_connection
+from minibroker.partitions.waiting import Wait
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.headers import frame_request, read_response_header
 from minibroker.wire.schema import Request, decode_whole
@@ -34,6 +37,7 @@ from minibroker.wire.tables.produce import ProduceRequest, TopicProduceData
 
 LIMITS = Limits(request_bytes_max=1024**2, queued_bytes_max=2 * 1024**2, connections_max=10, idle_ms_max=60_000)
 SOON_S = 10
+CONNECT: Connect = stream_connection  # chapter 07 repeats these tests with another connection
 
 
 class Client:
@@ -88,7 +92,7 @@ class ServedBroker:
 async def opened(limits: Limits = LIMITS, new_session: NewSession = Session) -> Any:
     broker = MemoryBroker()
     broker.create("orders", 2)
-    server = Server(broker.registry, broker.waiting, limits)
+    server = Server(broker.registry, broker.waiting, limits, CONNECT)
     listener = bind(Listener("PLAINTEXT", "127.0.0.1", 0))
     await server.start(listener, new_session)
     served = ServedBroker(broker, server, listener.getsockname()[1])
@@ -143,6 +147,26 @@ def test_a_waiting_request_blocks_its_own_connection_and_no_other() -> None:
         assert correlation_id == 1
         assert len(response.responses[0].partitions[0].records) > 0
         assert (await reader.receive(MetadataRequest(topics=[])))[0] == 2
+
+    run(test)
+
+
+def test_a_request_that_is_about_to_wait_is_woken_by_what_it_sets_in_motion() -> None:
+    """A fetch completes one write, which lets another one append, to a partition that the fetch asks for as well."""
+
+    async def test(served: ServedBroker) -> None:
+        broker = served.broker
+        append = Wait(
+            ("held",), 60_000, attempt=lambda: broker.ask(produce_request("orders", batch(b"now"))), expire=list
+        )
+        broker.waiting.park(append, lambda _answer: None, now_ms=monotonic_ms())
+        # The next request that is dispatched settles this.
+        broker.waiting.wake("held")
+        reader = await served.connect()
+        fetch = fetch_request("orders", min_bytes=1, max_wait_ms=60_000)
+        reader.send(fetch)
+        _, response = await reader.receive(fetch)
+        assert len(response.responses[0].partitions[0].records) > 0
 
     run(test)
 
@@ -203,7 +227,7 @@ def test_connections_above_the_limit_are_refused_until_another_one_is_closed() -
         refused = await served.connect()
         assert await refused.is_closed()
         clients[0].writer.close()
-        await until(lambda: len(served.server._connections) == 1)
+        await until(lambda: len(served.server.connections) == 1)
         again = await served.connect()
         again.send(MetadataRequest(topics=[]))
         await again.receive(MetadataRequest(topics=[]))
@@ -360,7 +384,7 @@ def test_a_length_that_is_only_announced_takes_nothing_from_the_budget() -> None
         for _ in range(5):
             liar = await served.connect()
             liar.writer.write(struct.pack(">i", 1024**2))
-        await until(lambda: len(served.server._connections) == 5)
+        await until(lambda: len(served.server.connections) == 5)
         good = await served.connect()
         good.send(produce_request("orders", batch(b"x" * 400_000)))
         await good.receive(produce_request("orders", None))
@@ -378,7 +402,7 @@ def test_a_stop_does_not_wait_for_a_client_that_reads_no_answer(monkeypatch: pyt
             await writer.receive(produce_request("orders", None))
         reader.writer.transport.pause_reading()  # type: ignore[attr-defined]
         reader.send(fetch_request("orders", partition_max_bytes=2**30))
-        await until(lambda: any(not it.is_idle for it in served.server._connections))
+        await until(lambda: any(not it.is_idle for it in served.server.connections))
         await asyncio.wait_for(served.server.stop(), SOON_S)
 
     run(test)
@@ -391,7 +415,7 @@ def test_a_client_that_pipelines_does_not_starve_the_others() -> None:
             greedy.send(MetadataRequest(topics=[]), correlation_id=number)
         other.send(MetadataRequest(topics=[]))
         await other.receive(MetadataRequest(topics=[]))
-        assert max(connection._served for connection in served.server._connections) < 2000
+        assert max(connection.served_count for connection in served.server.connections) < 2000
 
     run(test)
 
@@ -401,8 +425,8 @@ def test_answers_are_sent_without_nagles_delay() -> None:
         client = await served.connect()
         client.send(MetadataRequest(topics=[]))
         await client.receive(MetadataRequest(topics=[]))
-        (connection,) = served.server._connections
-        accepted = connection._writer.get_extra_info("socket")
+        (connection,) = served.server.connections
+        accepted = connection.transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     run(test)
@@ -504,6 +528,28 @@ def test_other_clients_are_answered_between_the_slices_of_a_long_request() -> No
             assert answered > 1, type(long).__name__
             _, response = await client.receive(long, version)
             assert len(response.topics if version == 12 else response.responses) == 20_000
+
+    run(test)
+
+
+def test_a_request_in_slices_is_freed_without_the_garbage_collector() -> None:
+    """A cycle of references would keep thousands of objects until a full collection, which stops the broker."""
+
+    async def test(served: ServedBroker) -> None:
+        served.broker.registry.elements_max = 100_000
+        long = metadata_of(20_000)
+        client = await served.connect()
+        gc.collect()
+        gc.disable()
+        try:
+            client.send(long)
+            await client.receive(long)
+            await until(lambda: len(served.broker.waiting) == 0)
+            client.send(metadata_of(0))
+            await client.receive(metadata_of(0))
+            assert gc.collect() < 1000
+        finally:
+            gc.enable()
 
     run(test)
 

@@ -10,6 +10,8 @@ from minibroker.log.batch import batches
 from minibroker.log.interfaces import FileSlice
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import Listeners
+from minibroker.metadata.config_commands import AlterConfigs, ConfigChange, ResourceChange
+from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
@@ -117,6 +119,22 @@ def test_a_change_is_reported_for_the_partition_that_changed_and_for_no_other(cl
     after = PartitionImage((1, 2), (1,), 2, before.leader_epoch + 1, before.partition_epoch + 2)
     assert cluster.told == [(ORDERS_1, before, middle), (ORDERS_1, middle, after)]
     assert cluster.store.partition("orders", 1) is partition
+
+
+def test_a_configuration_is_applied_before_the_changes_that_came_after_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader must know a larger `min.insync.replicas` when it learns that its in-sync set has become smaller."""
+    told_before: list[int] = []
+    configure = lambda _config: told_before.append(len(cluster.told))  # noqa: E731
+    monkeypatch.setattr(cluster.replica(ORDERS_1), "configure", configure)
+    old, cluster.authority._listeners = cluster.authority.image, Listeners()
+    change = ResourceChange(ConfigResource.TOPIC, "orders", [ConfigChange("max.message.bytes", "100")])
+    cluster.authority.propose(AlterConfigs([change], cluster.config))
+    cluster.change("orders", 1, isr=[1])
+    cluster.told.clear()
+    cluster.store.follow(old, cluster.authority.image)
+    assert (told_before, len(cluster.told)) == ([0], 1)
 
 
 def test_a_partition_that_is_moved_away_is_closed_and_deleted_and_can_come_back_empty(cluster: Cluster) -> None:

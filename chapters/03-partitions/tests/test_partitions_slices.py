@@ -2,11 +2,21 @@
 
 from typing import Any
 
+from cases import case
+
 from minibroker.partitions.registry import Answer, Call, Session
-from minibroker.partitions.slices import Steps, in_parts, sliced
+from minibroker.partitions.slices import PARTITIONS, Steps, in_parts, sliced
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.wire.headers import RequestHeader
 from minibroker.wire.schema import Response
+from minibroker.wire.tables.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DeleteRecordsTopicResult,
+)
 from minibroker.wire.tables.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -78,6 +88,48 @@ def test_a_request_is_answered_in_parts_and_the_responses_are_joined() -> None:
     turns.take(4)
     assert sizes == [10, 10, 10, 5]
     assert [it.name for it in turns.answers[0].responses] == [f"t{n}" for n in range(25)]
+
+
+def test_a_topic_with_many_partitions_is_cut_and_its_answers_are_joined() -> None:
+    def handler(part: Call[DeleteRecordsRequest]) -> Answer:
+        sizes.append([len(it.partitions) for it in part.request.topics])
+        return DeleteRecordsResponse(
+            topics=[
+                DeleteRecordsTopicResult(
+                    name=topic.name,
+                    partitions=[
+                        DeleteRecordsPartitionResult(partition_index=it.partition_index, low_watermark=0, error_code=0)
+                        for it in topic.partitions
+                    ],
+                )
+                for topic in part.request.topics
+            ]
+        )
+
+    whole = in_parts(handler, "topics", "topics", size=10, inner=PARTITIONS)
+    for counts, expected in {
+        (4, 4): [[4, 4]],
+        (4, 5): [[4], [5]],
+        (25, 2, 3): [[10], [10], [5, 2], [3]],
+        (2, 20, 0, 0): [[2], [10], [10], [0, 0]],
+    }.items():
+        with case(counts):
+            sizes: list[list[int]] = []
+            topics = [
+                DeleteRecordsTopic(
+                    name=f"t{number}",
+                    partitions=[DeleteRecordsPartition(partition_index=it, offset=0) for it in range(count)],
+                )
+                for number, count in enumerate(counts)
+            ]
+            answer: Any = whole(Call(DeleteRecordsRequest(topics=topics, timeout_ms=0), 2, HEADER, 0, Session("test")))
+            if isinstance(answer, Wait):
+                turns = Turns(answer)
+                turns.take(len(expected) + 1)
+                (answer,) = turns.answers
+            assert sizes == expected
+            found = [(it.name, [one.partition_index for one in it.partitions]) for it in answer.topics]
+            assert found == [(f"t{number}", list(range(count))) for number, count in enumerate(counts)]
 
 
 def test_a_part_that_waits_delays_the_next_part_and_has_its_own_answer_for_a_timeout() -> None:

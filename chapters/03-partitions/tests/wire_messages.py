@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from hypothesis import Phase
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from minibroker.broker.apis import declare_every_api
@@ -15,8 +15,7 @@ from minibroker.wire.schema import Message, Request, Response, Struct
 
 declare_every_api()
 
-FAIL_AT_ONCE = (Phase.explicit, Phase.reuse, Phase.generate)
-"""Report the first failing example without shrinking it, because shrinking a large message takes minutes."""
+EXAMPLES = 4
 
 NUMBERS = {
     "int8": st.integers(-(2**7), 2**7 - 1),
@@ -36,13 +35,15 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "bytes": st.binary(max_size=20),
     "records": st.binary(max_size=20) | st.integers(120, 300).map(bytes),
 }
-# kio decodes these fields as a datetime or as a member of an enum, so only valid values are drawn.
+# kio decodes these fields as a time or as a member of an enum, so only valid values are drawn.
 CAREFUL: dict[str, st.SearchStrategy[object]] = {
     "error_code": st.sampled_from([int(code) for code in ErrorCode]),
     "topic_config_error_code": st.sampled_from([int(code) for code in ErrorCode]),
+    "partition_error_code": st.sampled_from([int(code) for code in ErrorCode]),
     "log_append_time_ms": st.just(-1) | st.integers(0, 2**42),
     "retention_time_ms": st.integers(-1, 2**42),
-    "session_lifetime_ms": st.integers(0, 2**42),
+    "session_lifetime_ms": st.integers(-1, 2**42),
+    "transaction_start_time_ms": st.integers(0, 2**42),
 }
 
 
@@ -73,6 +74,23 @@ def default_of(field: Field) -> object:
 def structs(cls: type[Struct], version: int) -> st.SearchStrategy[Struct]:
     """Structs that a version can carry."""
     return st.builds(cls, **{field.name: _value(field, version) for field in cls.schema.fields})
+
+
+@cache
+def messages(cls: type[Message], version: int) -> list[Message]:
+    """Random messages that a version can carry. All tests of a run look at the same ones, because looking is quick and
+    drawing is slow. They are not shrunk, because shrinking a large message takes minutes.
+    """
+    drawn: list[Message] = []
+
+    @settings(max_examples=EXAMPLES, phases=[Phase.generate], database=None)
+    @given(structs(cls, version))
+    def draw(message: Message) -> None:
+        drawn.append(message)
+
+    draw()
+    assert drawn, f"no {cls.__name__} v{version} was drawn"
+    return drawn
 
 
 def every_message() -> Iterator[tuple[type[Message], int]]:

@@ -10,15 +10,21 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from replication_clients import Producer
+from replication_messages import WIRE, Fetch
+from replication_nodes import NAME
+from simulated_machine import STRANGER_REFUSED, GuardedWorld, Wire
 
 from minibroker.log.batch import Batch, BatchHeader, batches
+from minibroker.log.interfaces import Files
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.partition import CONSUMER
-from minibroker.replication.authority import Election
+from minibroker.replication.answering import LogEnds
+from minibroker.replication.authority import Election, LogEnd
+from minibroker.replication.follower import Position
 from minibroker.replication.keys import MIN_INSYNC_REPLICAS
 from minibroker.replication.opening import HIGH_WATERMARKS
 from minibroker.segments.checkpoint import TopicPartition
@@ -26,13 +32,13 @@ from minibroker.segments.companions import Companion
 from minibroker.segments.config import LogConfig
 from minibroker.segments.directory import DataDirectory
 from minibroker.segments.segmented import SegmentedLog
+from minibroker.simulation import cluster
 from minibroker.simulation.checker import Violation
-from minibroker.simulation.cluster import ClusterWorld
-from minibroker.simulation.disk import Disk
-from minibroker.simulation.faults import Fault
+from minibroker.simulation.faults import Fault, Kind
 from minibroker.simulation.history import Value
 from minibroker.simulation.host import Host
 from minibroker.simulation.scheduler import Action
+from minibroker.simulation.states import States
 from minibroker.simulation.trace import MARK
 from minibroker.wire.codes import ErrorCode
 
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
 
 ACKS_MIN = 500
 CALM_MS_MIN, CALM_MS_MAX = 6_000, 60_000
+NO_ENDS: LogEnds = {}
 
 REPLICA_STATES = ("truncation", "divergence by epoch", "ISR shrink", "ISR expansion", "proposal refused")
 LEADER_CHANGES = (
@@ -48,10 +55,31 @@ LEADER_CHANGES = (
     "leader change while the old leader is alive",
     "leader change with batches in flight",
 )
+PARTITION_DISASTERS = (
+    cluster.STOP_ALL,
+    cluster.FULL_DISK,
+    cluster.FAILING_DISK,
+    cluster.LOSE_RACK,
+    cluster.FORGE,
+    Kind("unclean election", cluster.any_node),
+)
+PARTITION_DISASTER_STATES = (
+    *cluster.DISASTER_STATES,
+    STRANGER_REFUSED,
+    "unclean election without all replicas",
+)
 CODES = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "NOT_ENOUGH_REPLICAS",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "NOT_LEADER_OR_FOLLOWER",
 }
+
+
+class SomeStates(States):
+    """The states that a world declares; its parts report more, which do not count."""
+
+    def reach(self, name: str) -> None:
+        if name in self.counts:
+            super().reach(name)
 
 
 # Logs -----------------------------------------------------------------------------------------------------------------
@@ -120,9 +148,9 @@ class Mirror(Companion):
 class WatchedDirectory(DataDirectory):
     """Opens logs with a mirror beside them."""
 
-    def __init__(self, disk: Disk, mirror: Mirror) -> None:
+    def __init__(self, files: Files, mirror: Mirror) -> None:
         tokens = itertools.count()
-        super().__init__(disk, "data", more_checkpoints=[HIGH_WATERMARKS], token=lambda: f"{next(tokens):032x}")
+        super().__init__(files, "data", more_checkpoints=[HIGH_WATERMARKS], token=lambda: f"{next(tokens):032x}")
         self._mirror = mirror
 
     def open_log(
@@ -168,9 +196,10 @@ class Committed:
 # A world with a partition ---------------------------------------------------------------------------------------------
 
 
-class PartitionWatch(ClusterWorld):
+class PartitionWatch(GuardedWorld):
     """What a world must know of its partition: what is committed, which node leads, what clients have sent."""
 
+    WIRE: ClassVar[Wire] = WIRE
     lag_ms_max: int
     fetch_bytes: tuple[int, ...]
 
@@ -202,17 +231,53 @@ class PartitionWatch(ClusterWorld):
         """The nodes that may be elected: those that are up and registered in their current life."""
 
     @abstractmethod
-    def elect(self, live: list[int], kind: Election = Election.PREFERRED) -> None:
+    def elect(self, live: list[int], kind: Election = Election.PREFERRED, ends: LogEnds = NO_ENDS) -> None:
         """Let one of these nodes be elected."""
 
     def elect_most_complete(self, node_ids: Iterable[int]) -> None:
-        """No replica is in sync. A careful operator waits until all are there and takes the most complete one.
+        """No replica is in sync. A careful operator waits until all are there, and holds an unclean election.
 
         Whatever is promised was on as many nodes as must be in sync, and fewer than that have lost anything since. So
-        the most complete log has all of it.
+        the longest log has all of it.
         """
+        live = list(node_ids)
         self.states.reach("offline, the most complete one elected")
-        self.elect([max(node_ids, key=lambda node_id: self.nodes[node_id].mirror.end)], Election.UNCLEAN)
+        self.elect(live, Election.UNCLEAN, {NAME: self._log_ends(live)})
+
+    def _log_ends(self, node_ids: Iterable[int]) -> dict[int, LogEnd]:
+        """What these replicas answer to GetReplicaLogInfo."""
+        told = {node_id: self.nodes[node_id].log_info() for node_id in node_ids}
+        return {
+            node_id: LogEnd(it.last_written_leader_epoch, it.log_end_offset)
+            for node_id, it in told.items()
+            if it.error_code == ErrorCode.NONE
+        }
+
+    def on_unclean_election(self, fault: Fault) -> None:
+        """All machines are booted again. Nothing is lost, but no replica can prove that, so none is in sync."""
+        chance = Random(int(fault.arguments[0]))
+        for host in self.hosts().values():
+            host.kill()
+            host.forget_epoch()
+            self.scheduler.after(chance.choice((50, 500, 3000)), host.start)
+        for after_ms in range(500, 6000, 500):
+            self.scheduler.after(after_ms, self._elect_uncleanly)
+
+    def _elect_uncleanly(self) -> None:
+        """An operator does not wait for all replicas, if one of those that are there has all committed records.
+
+        The processes of all replicas that may lead have ended. If one of them were only cut off, it could still commit.
+        """
+        it = self.partition
+        complete = (*it.isr, *it.eligible_leader_replicas)
+        live = [node_id for node_id in it.replicas if node_id in self.live() and node_id not in complete]
+        ends = self._log_ends(live)
+        if not ends or any(self.nodes[node_id].process.is_alive for node_id in complete):
+            return
+        longest = self.nodes[max(ends, key=lambda node_id: ends[node_id])]
+        if self.committed.missing(longest.mirror, longest.started_at) is None:
+            self.states.reach("unclean election without all replicas")
+            self.elect(live, Election.UNCLEAN, {NAME: ends})
 
     def check_partition(self) -> None:
         """The controller has decided: each epoch has one leader, and a leader has all committed batches."""
@@ -225,12 +290,13 @@ class PartitionWatch(ClusterWorld):
             if it.leader_epoch != self.last_leader_epoch and node.replica is not None:
                 self._on_leader(it)
                 missing = self.committed.missing(node.mirror, node.started_at)
-                if missing is not None:
+                # A node whose power was cut leads nothing before it has registered, and then it leaves the in-sync set.
+                if missing is not None and not node.is_diminished:
                     facts = f"is to lead in epoch {it.leader_epoch} without {missing}, committed"
                     raise Violation(1, f"{node.name} {facts}")
         for node_id in it.isr:
             node = self.nodes[node_id]
-            node.is_weak = node.is_weak and node.is_diminished
+            node.is_weak = node.is_weak and (node.is_diminished or node.is_doomed)
 
     def _on_leader(self, partition: PartitionImage) -> None:
         old = self.nodes.get(self.last_leader)
@@ -297,6 +363,31 @@ class PartitionWatch(ClusterWorld):
         weak = [it for it in self.nodes.values() if it.is_weak and it.node_id != host.node_id]
         return len(weak) + 1 < MIN_INSYNC_REPLICAS.of(self.config)
 
+    def may_stay_away(self, host: Host) -> bool:
+        """Without this machine as many replicas are left as must be in sync."""
+        return len(self.partition.replicas) > MIN_INSYNC_REPLICAS.of(self.config)
+
+    def doom(self, host: Host, is_doomed: bool) -> None:
+        """A failing disk may lose records, so it counts as a power cut from the beginning."""
+        node = self.nodes[host.node_id]
+        node.is_doomed, node.is_weak = is_doomed, node.is_weak or is_doomed
+        super().doom(host, is_doomed)
+
+    def forgeries(self) -> list[Callable[[int], None]]:
+        return [*super().forgeries(), self._forge_fetch]
+
+    def _forge_fetch(self, number: int) -> None:
+        """Confirm, in the name of a follower, records that it does not have."""
+        leader = self.nodes.get(self.partition.leader)
+        replica = leader.replica if leader is not None else None
+        if leader is None or replica is None:
+            return
+        followers = [it for it in self.partition.replicas if it != leader.node_id]
+        end = replica.log.log_end_offset
+        position = Position(leader.node_id, replica.leader_epoch, end, replica.epochs.epoch_of(end - 1), 0)
+        request = Fetch(followers[number % len(followers)], position, -1, 1 << 20)
+        self.forge(leader.process, request, partial(leader.on_fetch, request))
+
     def on_reincarnation(self, fault: Fault) -> Action | None:
         """A node restarts at once, and its earlier fetch arrives after a later one (KIP-903)."""
         host, leader = self.host_hit(fault), self.nodes.get(self.partition.leader)
@@ -337,21 +428,30 @@ class PartitionWatch(ClusterWorld):
         self.is_producing = False
         self.run_until(self.missing, limit_ms=limit_ms)
 
-    def missing(self) -> str:
-        """What has not recovered yet."""
+    def degraded(self) -> str:
         it = self.partition
         leader = self.nodes.get(it.leader)
         if leader is None or leader.replica is None or leader.replica.leading is None:
             return f"node {it.leader} does not lead: {it}"
         if set(it.isr) != set(it.replicas):
             return f"only {list(it.isr)} of {list(it.replicas)} are in sync"
+        # A node that has just returned counts as in sync until the controller hears of its return.
+        unknown = [node_id for node_id, node in self.nodes.items() if not node.is_registered]
+        weak = [node_id for node_id in it.replicas if self.nodes[node_id].is_weak]
+        return f"{unknown} are not registered, {weak} may have lost records" if unknown or weak else ""
+
+    def missing(self) -> str:
+        """What has not recovered yet."""
+        return self.degraded() or self._unfinished()
+
+    def _unfinished(self) -> str:
         waiting = [producer.name for producer in self.producers if producer.window]
         if waiting:
             return f"{waiting} wait for acks"
         replicas = {node.node_id: node.replica for node in self.nodes.values() if node.replica is not None}
         ends = {node_id: replica.log.log_end_offset for node_id, replica in replicas.items()}
         marks = {node_id: replica.high_watermark for node_id, replica in replicas.items()}
-        if len({*ends.values(), *marks.values()}) > 1 or len(replicas) != len(it.replicas):
+        if len({*ends.values(), *marks.values()}) > 1 or len(replicas) != len(self.partition.replicas):
             return f"logs end at {ends}, high watermarks are {marks}"
         return ""
 

@@ -6,7 +6,7 @@ looks for every bug anew, in 500 seeds at most, and prints the table.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,10 @@ from unittest.mock import patch
 
 from replication_stage import Stage
 from replication_world import World
-from simulation_planted import Bug, print_table
+from simulation_planted import Bug, open_to, print_table
 
 from minibroker.metadata.image import Image, PartitionImage
+from minibroker.partitions.access import Gate
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import Appended, EpochEnd, LocalPartition, Reader
 from minibroker.partitions.producers import ProducerStates
@@ -28,6 +29,7 @@ from minibroker.replication.follower import Fetched
 from minibroker.replication.leader import Altered, IsrProposal, Leadership
 from minibroker.replication.replica import Replica
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.fetch import FetchRequest
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 
@@ -163,6 +165,15 @@ def _forget_producers(self: Replica, fetched: Fetched) -> bool:
 _ON_FETCHED = Replica.on_fetched
 
 
+# Trust and recovery ---------------------------------------------------------------------------------------------------
+
+
+def _first_one(
+    self: authority.ElectLeaders, partition: PartitionImage, live: Sequence[int], ends: Mapping[int, authority.LogEnd]
+) -> int:
+    return live[0]
+
+
 # The bugs -------------------------------------------------------------------------------------------------------------
 
 
@@ -170,7 +181,7 @@ _bug = partial(Bug.in_world, World)
 _shown = partial(Bug.in_scenario, Stage, SCENARIOS)
 
 BUGS = (
-    _bug("acknowledged before the watermark", (Replica, "verdict", _acks_at_once), seed=1, invariant=2),
+    _bug("acknowledged before the watermark", (Replica, "verdict", _acks_at_once), seed=2, invariant=2),
     _bug("consumers read past the watermark", (LocalPartition, "_bound", _bound_at_the_end), seed=2, invariant=6),
     _bug("no min.insync.replicas", (Leadership, "min_isr", _one_is_enough), seed=2, invariant=1),
     _bug("a new leader's watermark is its end", (Replica, "_lead", _lead_with_all), seed=1, invariant=12),
@@ -183,7 +194,7 @@ BUGS = (
     _bug(
         "the watermark ignores a pending set (KIP-497)",
         (Leadership, "maximal_isr", property(_only_in_sync)),
-        seed=1,
+        seed=2,
         invariant=12,
     ),
     _bug("only the pending set counts", (Leadership, "maximal_isr", property(_only_proposed)), seed=1, invariant=12),
@@ -217,6 +228,13 @@ BUGS = (
     ),
     _bug("sequence numbers are not checked", (ProducerStates, "check", _takes_all), seed=12, invariant=3),
     _bug("followers learn no sequence numbers", (Replica, "on_fetched", _forget_producers), seed=3, invariant=4),
+    _bug("a stranger's fetch is believed", (Gate, "_if_allowed", open_to(FetchRequest)), seed=2, invariant=11),
+    _bug(
+        "an unclean election takes the first replica",
+        (authority.ElectLeaders, "_most_complete", _first_one),
+        seed=2,
+        invariant=1,
+    ),
 )
 
 

@@ -26,7 +26,8 @@ from replication_messages import (
     Start,
     ToldEpoch,
 )
-from replication_nodes import NAME, AuthorityNode, answer_fetch
+from replication_nodes import NAME, TOPIC_ID, AuthorityNode, answer_fetch
+from simulated_machine import Machine
 
 from minibroker.log.batch import NO_OFFSET
 from minibroker.log.errors import LogError
@@ -36,15 +37,17 @@ from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import CONSUMER, Appended, LocalPartition
 from minibroker.partitions.store import METADATA
+from minibroker.replication.answering import LogEnds
 from minibroker.replication.authority import Election, ElectLeaders
 from minibroker.replication.follower import Position
 from minibroker.replication.leader import IsrProposal
+from minibroker.replication.log_info import GetReplicaLogInfo
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
 from minibroker.replication.replica import AlterIsr, Replica
+from minibroker.replication.tables.get_replica_log_info import PartitionLogInfo
 from minibroker.segments.directory import DataDirectory
 from minibroker.simulation.checker import LIVENESS, Violation
 from minibroker.simulation.disk import Disk
-from minibroker.simulation.host import Host
 from minibroker.simulation.links import Reply
 from minibroker.simulation.process import Process
 from minibroker.simulation.trace import BAND, MARK, NOTE
@@ -131,8 +134,8 @@ class Authority(AuthorityNode):
             node.is_diminished = False
         reply(Registered(epoch, self.news_now()))
 
-    def on_propose(self, node_id: int, request: Propose, reply: Reply) -> None:
-        before, proposal = self.partition, request.proposal
+    def on_propose(self, request: Propose, reply: Reply) -> None:
+        node_id, before, proposal = request.broker_id, self.partition, request.proposal
         altered = self.alter(node_id, request.broker_epoch, proposal)
         after = self.partition
         if after.partition_epoch != before.partition_epoch:
@@ -161,14 +164,14 @@ class Authority(AuthorityNode):
             if node.process.is_alive and self.lives.get(node_id) == node.process.lives
         ]
 
-    def elect(self, live: list[int], kind: Election) -> None:
-        self.voter.propose(ElectLeaders([NAME], live=live, node=NODE_CONFIG, kind=kind))
+    def elect(self, live: list[int], kind: Election, ends: LogEnds) -> None:
+        self.voter.propose(ElectLeaders([NAME], live=live, node=NODE_CONFIG, kind=kind, ends=ends))
 
 
 # A node ---------------------------------------------------------------------------------------------------------------
 
 
-class Node(Host):
+class Node(Machine):
     """A broker with one replica."""
 
     world: PartitionWatch
@@ -182,9 +185,13 @@ class Node(Host):
         self.is_diminished = False
         """Whether its power was cut, and the controller does not know that yet."""
         self.is_weak = False
-        """Whether its power was cut since it was last in sync."""
+        """Whether its power was cut since it was last in sync, or is about to be cut."""
+        self.is_doomed = False
+        """Whether the next flush fails, after which the machine is booted again."""
         self.kept_broker_epoch = -1
         """The file with the broker epoch and the boot id: after a power cut it proves nothing."""
+        self.begun_incarnation = 0
+        """In the same file, the incarnation whose registration was begun and not finished; 0 if there is none."""
         self.incarnation = 0
         self.forget()
 
@@ -204,11 +211,11 @@ class Node(Host):
     def open_replica(self) -> None:
         """Open the partition from the disk."""
         mirror = Mirror()
-        data = WatchedDirectory(self.disk, mirror)
+        data = WatchedDirectory(self.files, mirror)
         names = self.disk.list(data.directory_of(NAME))
         local, replica = open_replica(
             data,
-            self.disk,
+            self.files,
             NAME,
             self.config,
             node_id=self.node_id,
@@ -228,7 +235,23 @@ class Node(Host):
 
     def on_power_cut(self) -> None:
         self.is_diminished = self.is_weak = True
+        self.is_doomed = False
+        self.forget_epoch()
+
+    def forget_epoch(self) -> None:
         self.kept_broker_epoch = -1
+        self.begun_incarnation = 0
+
+    def begin_incarnation(self) -> None:
+        """Choose the incarnation, as the broker does."""
+        self.incarnation = self.begun_incarnation or next(self.world.incarnations)
+        self.begun_incarnation = self.incarnation if self.kept_broker_epoch >= 0 else 0
+
+    def on_epoch(self, broker_epoch: int) -> None:
+        """The controller has registered this incarnation."""
+        self.is_registered = True
+        self.broker_epoch = self.kept_broker_epoch = broker_epoch
+        self.begun_incarnation = 0
 
     def close(self) -> None:
         if self.replica is not None and self.replica.log.failure is None:
@@ -261,12 +284,12 @@ class Node(Host):
         self._fetch_number += 1
         number = self._fetch_number
         leader = self.world.nodes[position.leader]
-        request = Fetch(position, self.broker_epoch, self.chance.choice(self.world.fetch_bytes))
+        request = Fetch(self.node_id, position, self.broker_epoch, self.chance.choice(self.world.fetch_bytes))
         self.world.network.ask(
             self.process,
             leader.process,
             request,
-            partial(leader.on_fetch, self.node_id, request),
+            partial(leader.on_fetch, request),
             partial(self._on_answer, number, position),
         )
         self.process.after(FETCH_TIMEOUT_MS, partial(self._on_timeout, number))
@@ -297,7 +320,7 @@ class Node(Host):
 
     # Serving ----------------------------------------------------------------------------------------------------------
 
-    def on_fetch(self, replica_id: int, request: Fetch, reply: Reply) -> None:
+    def on_fetch(self, request: Fetch, reply: Reply) -> None:
         """Answer a follower, or let it wait for records."""
         replica, local, now_ms = self.replica, self.local, self.process.now_ms
         if replica is None or local is None:
@@ -311,7 +334,7 @@ class Node(Host):
             fetched = answer_fetch(
                 local,
                 request.position,
-                replica_id=replica_id,
+                replica_id=request.replica_id,
                 replica_epoch=request.broker_epoch,
                 now_ms=now_ms,
                 bytes_max=request.bytes_max,
@@ -386,6 +409,11 @@ class Node(Host):
             return ToldEpoch(refused.code)
         return ToldEpoch(ErrorCode.NONE, self.replica.end_of_epoch(request.epoch))
 
+    def log_info(self) -> PartitionLogInfo:
+        """The answer to the controller, which asks before an unclean election where the log ends."""
+        info = GetReplicaLogInfo(lambda _id: NAME.topic, lambda _name: self.replica, lambda: self.broker_epoch)
+        return info._answer(TOPIC_ID, NAME.partition)
+
     # Waiting ----------------------------------------------------------------------------------------------------------
 
     def _wake(self, _key: object) -> None:
@@ -443,7 +471,7 @@ class Node(Host):
         leading, watermark = replica.leading, replica.high_watermark
         epoch_seen, led_to, checked_to = self._seen
         mirror, world = self.mirror, self.world
-        if replica.log.failure is not None:
+        if replica.log.failure is not None and self.files.watch.failure is None:
             raise AssertionError(f"{self.name}: the log is offline: {replica.log.failure}")
         if mirror.cut:
             self._check_cut()
@@ -520,7 +548,7 @@ class Member(Node):
     def open(self) -> None:
         self.forget()
         self.open_replica()
-        self.incarnation = next(self.world.incarnations)
+        self.begin_incarnation()
         self._register()
         self.begin_upkeep()
 
@@ -541,8 +569,7 @@ class Member(Node):
     def _on_registered(self, answer: Registered) -> None:
         if self.is_registered and answer.broker_epoch <= self.broker_epoch:
             return
-        self.is_registered = True
-        self.broker_epoch = self.kept_broker_epoch = answer.broker_epoch
+        self.on_epoch(answer.broker_epoch)
         self.on_news(answer.news)
 
     def on_news(self, news: News) -> None:
@@ -562,11 +589,11 @@ class Member(Node):
         orders, self.outbox[:] = list(self.outbox), []
         authority = self.world.authority
         for order in orders:
-            request = Propose(self.broker_epoch, order.proposal)
+            request = Propose(self.node_id, self.broker_epoch, order.proposal)
             self.world.network.ask(
                 self.process,
                 authority.process,
                 request,
-                partial(authority.on_propose, self.node_id, request),
+                partial(authority.on_propose, request),
                 partial(self.on_altered, order.proposal),
             )

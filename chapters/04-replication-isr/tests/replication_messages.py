@@ -1,13 +1,21 @@
 """The messages of nodes, controller and clients in a simulated cluster, as a trace shows them."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from minibroker.log.batch import NO_OFFSET
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.partition import EpochEnd
 from minibroker.replication.follower import Fetched, Position
 from minibroker.replication.leader import Altered, IsrProposal
+from minibroker.replication.tables.alter_partition import AlterPartitionRequest
+from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest
+from minibroker.replication.tables.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Request
+from minibroker.wire.tables.fetch import FetchRequest
+from minibroker.wire.tables.produce import ProduceRequest
 
 
 class Register(NamedTuple):
@@ -40,6 +48,7 @@ class Registered(NamedTuple):
 
 
 class Propose(NamedTuple):
+    broker_id: int
     broker_epoch: int
     proposal: IsrProposal
 
@@ -57,6 +66,7 @@ class Answered(NamedTuple):
 
 
 class Fetch(NamedTuple):
+    replica_id: int
     position: Position
     broker_epoch: int
     bytes_max: int
@@ -136,3 +146,36 @@ class ToldEpoch(NamedTuple):
 
     def __str__(self) -> str:
         return f"at {self.end.end_offset}" if self.end is not None else self.code.name
+
+
+# On the wire ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache
+def fetch_request(replica_id: int) -> Request:
+    """The Fetch of a node, or of a consumer."""
+    return FetchRequest(replica_id=replica_id, max_wait_ms=0, min_bytes=0, topics=[])
+
+
+@lru_cache
+def registration_request(broker_id: int) -> Request:
+    return BrokerRegistrationRequest(broker_id=broker_id, cluster_id="", incarnation_id=bytes(16), listeners=[])
+
+
+@lru_cache
+def alter_request(broker_id: int) -> Request:
+    return AlterPartitionRequest(broker_id=broker_id, topics=[])
+
+
+_PRODUCE = ProduceRequest(acks=-1, timeout_ms=0, topic_data=[])
+_EPOCH = OffsetForLeaderEpochRequest(topics=[])
+
+WIRE: dict[type, Callable[[Any], Request]] = {
+    Fetch: lambda it: fetch_request(it.replica_id),
+    Register: lambda it: registration_request(it.node_id),
+    Propose: lambda it: alter_request(it.broker_id),
+    Produce: lambda _it: _PRODUCE,
+    Consume: lambda _it: fetch_request(-1),
+    AskEpoch: lambda _it: _EPOCH,
+}
+"""The requests as the access table sees them, with the node for which each acts."""

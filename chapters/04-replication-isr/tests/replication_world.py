@@ -6,24 +6,35 @@ Every node runs the code of the broker: chapter 02's log on a simulated disk, ch
 log, this chapter's replica and authority. Simulated are the clock, the network, the disks, and the clients.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from random import Random
 from typing import ClassVar
 
-from partition_watch import CODES, LEADER_CHANGES, REPLICA_STATES, PartitionWatch
+from partition_watch import (
+    CODES,
+    LEADER_CHANGES,
+    NO_ENDS,
+    PARTITION_DISASTER_STATES,
+    PARTITION_DISASTERS,
+    REPLICA_STATES,
+    PartitionWatch,
+)
 from replication_clients import Consumer, Producer
 from replication_cluster import Authority, Member, Node
+from replication_messages import Propose, Register
 
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import ACKS_ALL
+from minibroker.replication.answering import LogEnds
 from minibroker.replication.authority import Election
+from minibroker.replication.leader import IsrProposal
 from minibroker.simulation import cluster
 from minibroker.simulation.faults import Fault, Kind
-from minibroker.simulation.host import DEATH
+from minibroker.simulation.host import DEATH, Host
 from minibroker.simulation.scheduler import Action
 from minibroker.simulation.trace import NOTE
 
@@ -48,6 +59,7 @@ class World(PartitionWatch):
         "stale incarnation refused",
         DEATH,
         "offline, the most complete one elected",
+        *PARTITION_DISASTER_STATES,
     )
     KINDS: ClassVar[tuple[Kind, ...]] = (
         cluster.KILL,
@@ -71,6 +83,8 @@ class World(PartitionWatch):
         Kind("stop the authority", lambda chance: (chance.randrange(2),), (50, 1500)),
         Kind("delete records", cluster.any_node, weight=1),
     )
+    DISASTERS: ClassVar[tuple[Kind, ...]] = PARTITION_DISASTERS
+    TRIALS: ClassVar[tuple[Kind, ...]] = (cluster.COMEBACK,)
 
     # Setting up -------------------------------------------------------------------------------------------------------
 
@@ -127,8 +141,8 @@ class World(PartitionWatch):
     def live(self) -> list[int]:
         return self.authority.live()
 
-    def elect(self, live: list[int], kind: Election = Election.PREFERRED) -> None:
-        self.authority.process.run(partial(self.authority.elect, live, kind))
+    def elect(self, live: list[int], kind: Election = Election.PREFERRED, ends: LogEnds = NO_ENDS) -> None:
+        self.authority.process.run(partial(self.authority.elect, live, kind, ends))
 
     def leader(self) -> Node | None:
         """The leader that the controller has elected."""
@@ -199,6 +213,26 @@ class World(PartitionWatch):
                 local.delete_records(replica.log.log_start_offset + number % (span + 1))
             except Refused as refused:
                 self.trace.happened(node.name, NOTE, refused.message)
+
+    def forgeries(self) -> list[Callable[[int], None]]:
+        return [*super().forgeries(), self._forge_registration, self._forge_proposal]
+
+    def _forge_registration(self, number: int) -> None:
+        """Register in the name of a node that has lost its records."""
+        request = Register(1 + number % len(self.nodes), next(self.incarnations), -1)
+        self.forge(self.authority.process, request, partial(self.authority.on_register, request, -1))
+
+    def _forge_proposal(self, number: int) -> None:
+        """Propose, in the name of the leader, that another node is in sync, or that only the leader is."""
+        it = self.partition
+        members = sorted({it.leader, 1 + number % len(self.nodes)})
+        proposal = IsrProposal(it.leader_epoch, it.partition_epoch, tuple((node_id, -1) for node_id in members))
+        request = Propose(it.leader, -1, proposal)
+        self.forge(self.authority.process, request, partial(self.authority.on_propose, request))
+
+    def may_stay_away(self, _host: Host) -> bool:
+        """This chapter's controller knows no eligible replicas, so the last replica in sync must return."""
+        return False
 
     # The operator -----------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,11 @@ import subprocess
 import sys
 from collections.abc import Set
 
+from simulated_machine import STRANGER_REFUSED, GuardedWorld
 from simulation_planted import SEEDS_MAX, Bug
 
-from minibroker.simulation.faults import COUNT_MIN
+from minibroker.simulation.cluster import FORGE
+from minibroker.simulation.faults import COUNT_MIN, Fault
 from minibroker.simulation.running import Summary, run_seeds
 from minibroker.simulation.trace import digest
 from minibroker.simulation.world import World
@@ -22,6 +24,14 @@ def check_seeds(world: type[World], seeds: range, *, rare: Set[str]) -> Summary:
     assert summary.faults >= COUNT_MIN * summary.seeds
     assert set(summary.missing) <= rare
     return summary
+
+
+def check_strangers(world: type[GuardedWorld]) -> None:
+    """A stranger sends every message that it can forge, one kind after the other, and the access table refuses all."""
+    kinds = range(len(world(1, faults=()).forgeries()))
+    outcome = world(1, faults=[Fault(5_000 + 500 * kind, FORGE.name, (kind, 1), 300) for kind in kinds]).run()
+    assert outcome.violation is None, outcome.violation
+    assert outcome.states[STRANGER_REFUSED] >= 5 * len(kinds)
 
 
 def check_found(bug: Bug) -> None:

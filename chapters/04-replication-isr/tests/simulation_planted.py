@@ -10,7 +10,7 @@ world, or by a scenario whose transcript comes out otherwise.
     )
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,10 @@ from typing import Any
 
 from simulation_scenario import Stage
 
+from minibroker.partitions.access import Access, Gate
+from minibroker.partitions.registry import Handler
 from minibroker.simulation.world import Outcome, World
+from minibroker.wire.schema import Request
 
 SEEDS_MAX = 500
 Patch = tuple[Any, str, Any]
@@ -33,7 +36,7 @@ class Bug:
     patches: tuple[Patch, ...]
     world: type[World] | None = None
     seed: int = 0
-    """The first seed that finds it."""
+    """A seed that finds it."""
     invariant: int | None = None
     """The invariant that this seed breaks; None if an assertion of the code fails."""
     scenario: Path | None = None
@@ -85,6 +88,19 @@ class Bug:
         if self.scenario is not None:
             return f"the transcript `{self.scenario.stem}`"
         return f"seed {self.seed} of `{self.world.__module__ if self.world else ''}`"
+
+
+def open_to(kind: type[Request]) -> Callable[[Gate, Access, Handler], Handler]:
+    """A check of callers that lets anyone send requests of one kind."""
+
+    def if_allowed(self: Gate, row: Access, handler: Handler) -> Handler:
+        guarded = _IF_ALLOWED(self, row, handler)
+        return lambda call: handler(call) if isinstance(call.request, kind) else guarded(call)
+
+    return if_allowed
+
+
+_IF_ALLOWED = Gate._if_allowed
 
 
 def look_for(bug: Bug, seeds: Sequence[int] = range(1, SEEDS_MAX + 1)) -> str:

@@ -1,10 +1,21 @@
 """Whether a node that restarts still has all its records: after a kill it does, after a power cut it may not."""
 
+import asyncio
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from cases import case
 
 from minibroker.log.memory import MemoryFiles
+from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.image import Image
+from minibroker.partitions.identity import Identity
 from minibroker.replicas import epoch_file
+from minibroker.replicas.fetching import Incarnation
+from minibroker.replicas.registration import Registration
+from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.segments import checkpoint
 
 PATH = "data"
@@ -57,6 +68,35 @@ def test_a_full_disk_still_remembers_each_incarnation() -> None:
         epoch_file.remember_broker_epoch(files, PATH, epoch, "0a4f1c6e-93c1-4a0b-8f4e-7d1b1e0c2a55")
         files.crash()
         assert previous(files, boot="0a4f1c6e-93c1-4a0b-8f4e-7d1b1e0c2a55") == epoch
+
+
+def incarnation_of(files: MemoryFiles, *, previous_broker_epoch: int, dies: bool = False) -> bytes:
+    """Start a node, which registers; return the incarnation that it names. It may die before it hears the answer."""
+    asked: list[bytes] = []
+
+    async def ask(request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
+        asked.append(request.incarnation_id)
+        if dies:
+            raise ConnectionError("killed")
+        return BrokerRegistrationResponse(error_code=0, broker_epoch=18)
+
+    machine: Any = SimpleNamespace(files=files, path=PATH, config=NodeConfig(), endpoints=[])
+    registration = Registration(machine, Incarnation(1, -1), ask, Image)
+    with suppress(ConnectionError):
+        asyncio.run(registration.register(Identity("cluster", 1, ""), previous_broker_epoch))
+    return asked[0]
+
+
+def test_a_registration_that_was_begun_is_finished_by_the_next_start(files: MemoryFiles) -> None:
+    """Otherwise a node that dies while it registers would lose its place, although it has lost no record."""
+    epoch_file.remember_broker_epoch(files, PATH, 17, epoch_file.boot_id())
+    begun = incarnation_of(files, previous_broker_epoch=17, dies=True)
+    assert previous(files, boot=epoch_file.boot_id(), is_clean=True) == 17
+    # A node that may have lost records does not finish it.
+    assert incarnation_of(files, previous_broker_epoch=-1, dies=True) != begun
+    assert incarnation_of(files, previous_broker_epoch=17) == begun
+    assert previous(files, boot=epoch_file.boot_id(), is_clean=True) == 18
+    assert incarnation_of(files, previous_broker_epoch=18) != begun
 
 
 def test_a_file_of_an_older_version_is_replaced(files: MemoryFiles) -> None:

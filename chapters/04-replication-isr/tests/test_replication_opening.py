@@ -1,5 +1,6 @@
 """Opening a replica from its directory after a stop, a kill, or a power cut."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -8,12 +9,13 @@ from replication_nodes import NAME, ReplicaNode, batch_of, contents
 
 from minibroker.log.batch import BatchHeader
 from minibroker.log.compression import Bytes
-from minibroker.log.interfaces import FileSlice
+from minibroker.log.interfaces import Files, FileSlice
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.admission import Incoming
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import ACKS_ALL, Aborted
+from minibroker.partitions.producers import ProducerStates
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.companions import Companion
@@ -119,7 +121,10 @@ def test_a_partition_may_have_its_own_rules_and_transaction_index() -> None:
         def last_stable_offset(self, high_watermark: int) -> int:
             return high_watermark if self.first_offset < 0 else min(high_watermark, self.first_offset)
 
-        def aborted(self, offset: int, upto_offset: int) -> list[Aborted]:
+        def aborted(self, offset: int, upto_offset: Callable[[], int]) -> list[Aborted]:
+            return []
+
+        def all_aborted(self) -> list[tuple[int, int, int]]:
             return []
 
     def one_record(it: Incoming) -> None:
@@ -127,6 +132,14 @@ def test_a_partition_may_have_its_own_rules_and_transaction_index() -> None:
             raise Refused(ErrorCode.INVALID_RECORD, "one record at a time")
 
     node, known = ReplicaNode(1, TopicConfig({})), Undecided()
+    watermarks: list[Callable[[], int]] = []
+
+    def opened(
+        _name: TopicPartition, _files: Files, _dir: str, _known: ProducerStates, high_watermark: Callable[[], int]
+    ) -> Undecided:
+        watermarks.append(high_watermark)
+        return known
+
     partition, replica = open_replica(
         node.data,
         node.files,
@@ -136,10 +149,11 @@ def test_a_partition_may_have_its_own_rules_and_transaction_index() -> None:
         outbox=[],
         wake=lambda _key: None,
         rules_for=lambda name: lambda _config, _producers: [one_record] if name.topic == "other" else [],
-        open_transactions=lambda _files, _directory: (known, known),
+        open_transactions=opened,
     )
     replica.on_partition(ALONE, {}, 0)
     partition.append(memoryview(batch_of(b"a")), acks=ACKS_ALL, now_ms=0)
     assert (partition.last_stable_offset, partition.high_watermark) == (0, 1)
+    assert [it() for it in watermarks] == [1]
     with pytest.raises(Refused, match="one record at a time"):
         partition.append(memoryview(batch_of(b"b", b"c")), acks=ACKS_ALL, now_ms=0)

@@ -16,7 +16,16 @@ from minibroker.log.errors import LogOffline
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import NO_LEADER, PartitionImage
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import ACKS_ALL, CONSUMER, Appended, EpochEnd, Found, LocalPartition, Reader
+from minibroker.partitions.partition import (
+    ACKS_ALL,
+    CONSUMER,
+    Appended,
+    EpochEnd,
+    Found,
+    LocalPartition,
+    LogEnd,
+    Reader,
+)
 from minibroker.replication.follower import Fetched, Position
 from minibroker.replication.leader import PROPOSAL_RETRY_MS, Altered
 from minibroker.replication.replica import Replica
@@ -582,8 +591,8 @@ class Woken:
 
     def take(self) -> bool:
         """Whether a request was woken since the last call."""
-        assert set(self.keys) <= {NAME}
-        woken = bool(self.keys)
+        assert set(self.keys) <= {NAME, LogEnd(NAME)}
+        woken = NAME in self.keys
         self.keys.clear()
         return woken
 
@@ -595,10 +604,12 @@ class Woken:
 def test_waiting_requests_are_woken_when_the_watermark_moves() -> None:
     woken = Woken()
     append(woken.node.local)
-    assert woken.take()
+    assert woken.keys == [LogEnd(NAME)], "an append wakes only the fetches of followers"
+    assert not woken.take()
     woken.fetch(0)
     woken.take()
     woken.fetch(1)
+    assert woken.keys == [NAME], "a follower need not fetch again because the watermark has moved"
     assert woken.take()
     woken.fetch(1)
     assert not woken.take()

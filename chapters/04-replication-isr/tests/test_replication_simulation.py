@@ -10,10 +10,13 @@ import pytest
 from partition_watch import ACKS_MIN
 from replication_bugs import BUGS
 from replication_world import World
-from simulation_claims import check_found, check_one_trace, check_seeds
+from simulation_claims import check_found, check_one_trace, check_seeds, check_strangers
 from simulation_planted import Bug
 
 from minibroker.simulation.checker import INVARIANTS
+from minibroker.simulation.cluster import FAILING_DISK, FULL_DISK
+from minibroker.simulation.faults import Fault
+from minibroker.simulation.host import DISK_FAILED, DISK_FULL
 
 HERE = Path(__file__).parent
 SEEDS = range(1, 41)
@@ -61,6 +64,41 @@ def shown_as(bug: Bug) -> str:
 
 def test_a_seed_has_one_trace_under_any_hash_seed() -> None:
     check_one_trace(World, 5)
+
+
+# Faults of the whole cluster ------------------------------------------------------------------------------------------
+
+
+def only(*faults: Fault) -> dict[str, int]:
+    """The states of a run with these faults alone, in calm weather."""
+    outcome = World(6, faults=faults).run()
+    assert outcome.violation is None, outcome.violation
+    return dict(outcome.states)
+
+
+def test_faults_of_the_whole_cluster_do_not_move_the_draws_of_the_others() -> None:
+    class Before(World):
+        DISASTERS = ()
+        TRIALS = ()
+
+    names = {it.name for it in (*World.DISASTERS, *World.TRIALS)}
+    drawn = [World(seed).faults for seed in SEEDS]
+    assert [[it for it in faults if it.kind not in names] for faults in drawn] == [
+        list(Before(seed).faults) for seed in SEEDS
+    ]
+    assert any(not names & {it.kind for it in faults} for faults in drawn)
+    assert names == {it.kind for faults in drawn for it in faults if it.kind in names}
+
+
+def test_a_full_disk_keeps_the_place_of_a_node_and_a_failed_flush_does_not() -> None:
+    full = only(Fault(5_000, FULL_DISK.name, (0, 0, 1), 2_000))
+    assert (full[DISK_FULL] > 0, full[DISK_FAILED], full["unclean registration"]) == (True, 0, 0)
+    failed = only(Fault(5_000, FAILING_DISK.name, (1,), 500))
+    assert (failed[DISK_FULL], failed[DISK_FAILED], failed["unclean registration"]) == (0, 1, 1)
+
+
+def test_the_access_table_refuses_every_message_of_a_stranger() -> None:
+    check_strangers(World)
 
 
 def test_a_trace_changes_nothing() -> None:

@@ -124,6 +124,21 @@ def test_a_process_may_die_in_the_middle_of_an_action() -> None:
     assert stage.b.is_alive
 
 
+def test_an_error_that_a_fault_should_cause_ends_only_the_action() -> None:
+    stage = Stage()
+
+    def fail() -> None:
+        raise OSError(28, "no space left on device")
+
+    with pytest.raises(OSError, match="no space"):
+        stage.a.run(fail)
+    stage.a.is_expected = lambda error: isinstance(error, OSError)
+    stage.a.run(fail)
+    stage.a.run(lambda: stage.seen.append("goes on"))
+    assert stage.seen == ["goes on"]
+    assert "OSError" in list(lines(stage.trace.entries))[-1]
+
+
 def test_a_nodes_clock_may_be_wrong() -> None:
     stage = Stage()
     stage.a.clock_error_ms = -500
@@ -196,6 +211,17 @@ def test_a_request_is_answered_once_and_only_to_the_life_that_asked() -> None:
     stage.a.start()
     stage.scheduler.run(200)
     assert stage.seen == ["answer"]
+
+
+def test_a_request_that_may_not_be_served_gets_no_answer() -> None:
+    stage = Stage()
+    stage.network.admits = lambda source, request: (source.name, request) != ("a", "forged")
+    link = stage.link()
+    for request in ("forged", "honest"):
+        stage.network.ask(stage.a, stage.b, request, lambda reply: reply("answer"), stage.seen.append)
+        link.send(request)
+    stage.scheduler.run(100)
+    assert sorted(map(str, stage.seen)) == ["answer", "honest", "re honest"]
 
 
 # Links

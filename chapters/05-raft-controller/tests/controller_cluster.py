@@ -4,16 +4,17 @@ The broker is chapter 04's node. Its authority is the node that it takes for the
 committed metadata.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from partition_watch import Mirror
-from raft_cluster import QuorumNode
+from raft_cluster import QUORUM_WIRE, QuorumNode
 from replication_cluster import Node
-from replication_messages import Answered
+from replication_messages import WIRE, Answered, alter_request, registration_request
 from replication_nodes import ENDPOINTS, NAME, TOPIC_ID
+from simulated_machine import Wire
 
 from minibroker.controller.balancing import LeaderBalance
 from minibroker.controller.deciding import Controller
@@ -21,6 +22,7 @@ from minibroker.controller.lifecycle import BrokerState, FenceBroker, Heartbeat,
 from minibroker.controller.reassignment import alter_moving_partitions
 from minibroker.controller.sessions import Sessions
 from minibroker.controller.snapshot import records_of
+from minibroker.controller.tables.broker_heartbeat import BrokerHeartbeatRequest
 from minibroker.metadata.authority import Proposal
 from minibroker.metadata.broker_commands import Registration
 from minibroker.metadata.configs import TopicConfig
@@ -34,6 +36,7 @@ from minibroker.simulation.checker import Violation
 from minibroker.simulation.links import Reply
 from minibroker.simulation.trace import NOTE
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Request
 
 if TYPE_CHECKING:
     from controller_world import World
@@ -60,6 +63,26 @@ class Told(NamedTuple):
 
     def __str__(self) -> str:
         return str(self.result)
+
+
+@lru_cache
+def _heartbeat_request(broker_id: int) -> Request:
+    return BrokerHeartbeatRequest(
+        broker_id=broker_id, broker_epoch=0, current_metadata_offset=0, want_fence=False, want_shut_down=False
+    )
+
+
+_REQUESTS: Mapping[type, Callable[[int], Request]] = {
+    Heartbeat: _heartbeat_request,
+    RegisterFenced: registration_request,
+    AlterPartitions: alter_request,
+}
+
+CONTROLLER_WIRE: Wire = {
+    **WIRE,
+    **QUORUM_WIRE,
+    Ask: lambda it: _REQUESTS[type(it.command)](it.command.broker_id),
+}
 
 
 # The member of the quorum ---------------------------------------------------------------------------------------------
@@ -123,6 +146,9 @@ class ControllerHost(QuorumNode):
     def cut_power(self) -> None:
         super().cut_power()
         self.broker.on_power_cut()
+
+    def forget_epoch(self) -> None:
+        self.broker.forget_epoch()
 
     def lose_disk(self) -> None:
         super().lose_disk()
@@ -228,10 +254,11 @@ class Broker(Node):
 
     def open(self) -> None:
         self.forget()
+        self.files = self.machine.files
         # The files are still on the disk: their mirror stays until the replica is opened again.
         self.replica = self.local = None
         self.is_leaving = self.is_let_go = False
-        self.incarnation = next(self.world.incarnations)
+        self.begin_incarnation()
         self._register()
         self.later(HEARTBEAT_MS, self._heartbeat)
         self.begin_upkeep()
@@ -250,14 +277,14 @@ class Broker(Node):
             endpoints=ENDPOINTS,
             incarnation_id=self.incarnation_id,
             previous_broker_epoch=self.kept_broker_epoch,
+            rack=self.world.rack(self.node_id),
         )
         self.machine.ask(command, self._on_registration)
         self.later(ASK_MS, self._register)
 
     def _on_registration(self, registration: Registration) -> None:
         if registration.code is ErrorCode.NONE and registration.epoch > self.broker_epoch:
-            self.is_registered = True
-            self.broker_epoch = self.kept_broker_epoch = registration.epoch
+            self.on_epoch(registration.epoch)
             self.on_image(self.machine.controller.image)
 
     def _heartbeat(self) -> None:

@@ -11,19 +11,30 @@ and three more:
     13  a partition's epochs only rise, and a replica that joins the in-sync replicas has caught up
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, ClassVar
 
-from controller_cluster import Broker, ControllerHost
-from partition_watch import CODES, LEADER_CHANGES, REPLICA_STATES, PartitionWatch
+from controller_cluster import CONTROLLER_WIRE, Ask, Broker, ControllerHost
+from partition_watch import (
+    CODES,
+    LEADER_CHANGES,
+    NO_ENDS,
+    PARTITION_DISASTER_STATES,
+    PARTITION_DISASTERS,
+    REPLICA_STATES,
+    PartitionWatch,
+    SomeStates,
+)
 from quorum_watch import QuorumWatch, voter_of
 from raft_cluster import QuorumNode
 from replication_clients import Consumer, Producer
 from replication_cluster import NODE_CONFIG
-from replication_nodes import NAME, TOPIC_ID
+from replication_nodes import ENDPOINTS, NAME, TOPIC_ID
 
+from minibroker.controller.lifecycle import Heartbeat, RegisterFenced
 from minibroker.controller.reassignment import Move, ReassignPartitions, elect_moving_leaders
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.decision import Command
@@ -31,24 +42,15 @@ from minibroker.metadata.image import Image, PartitionImage
 from minibroker.metadata.topic_commands import CreateTopics, NewTopic
 from minibroker.partitions.partition import ACKS_ALL
 from minibroker.raft.voters import VoterSet
-from minibroker.replication.authority import Election
+from minibroker.replication.answering import LogEnds
+from minibroker.replication.authority import AlterPartitions, Election, IsrChange
 from minibroker.simulation import cluster
 from minibroker.simulation.checker import Violation
 from minibroker.simulation.faults import Fault, Kind
-from minibroker.simulation.host import DEATH
-from minibroker.simulation.scheduler import Action
-from minibroker.simulation.states import States
+from minibroker.simulation.host import DEATH, Host
 
 LEAVE_MS_MAX = 6000
 NO_PARTITION = PartitionImage(replicas=(), isr=(), leader=-1, leader_epoch=-1, partition_epoch=-1)
-
-
-class _Some(States):
-    """The states that the world declares; its parts report more, which do not count."""
-
-    def reach(self, name: str) -> None:
-        if name in self.counts:
-            super().reach(name)
 
 
 class World(PartitionWatch, QuorumWatch):
@@ -77,6 +79,7 @@ class World(PartitionWatch, QuorumWatch):
         "disk lost",
         "snapshot installed",
         "log deleted up to a snapshot",
+        *PARTITION_DISASTER_STATES,
     )
     KINDS: ClassVar[tuple[Kind, ...]] = (
         cluster.KILL,
@@ -94,12 +97,15 @@ class World(PartitionWatch, QuorumWatch):
         Kind("lose disk", cluster.any_node, (50, 3000)),
         Kind("snapshot", cluster.any_node),
     )
+    DISASTERS = PARTITION_DISASTERS
+    TRIALS = (cluster.COMEBACK,)
+    WIRE = CONTROLLER_WIRE
 
     # Setup ------------------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
         """All nodes start; there is no topic until a controller is active."""
-        self.states = _Some(self.STATES)
+        self.states = SomeStates(self.STATES)
         chance = self.chance("build")
         size = chance.choice((3, 4, 4, 5))
         self.watch_quorum(chance)
@@ -143,8 +149,8 @@ class World(PartitionWatch, QuorumWatch):
     def live(self) -> list[int]:
         return self.newest.live_brokers()
 
-    def elect(self, live: list[int], kind: Election = Election.PREFERRED) -> None:
-        self._propose(elect_moving_leaders([NAME], live=live, node=NODE_CONFIG, kind=kind))
+    def elect(self, live: list[int], kind: Election = Election.PREFERRED, ends: LogEnds = NO_ENDS) -> None:
+        self._propose(replace(elect_moving_leaders([NAME], live=live, node=NODE_CONFIG, kind=kind), ends=ends))
 
     def on_image(self, machine: ControllerHost, image: Image) -> None:
         """Compare the image of a node with those of others at the same offset."""
@@ -226,9 +232,13 @@ class World(PartitionWatch, QuorumWatch):
         if active is not None:
             active.process.run(partial(_propose_to, active, command))
 
-    def on_leave(self, fault: Fault) -> Action:
+    def on_leave(self, fault: Fault) -> None:
         """A controlled shutdown: other brokers lead first, then the node stops."""
         machine = self.host_hit(fault)
+        self.shut_down(machine, partial(self.scheduler.after, fault.duration_ms, machine.start))
+
+    def shut_down(self, host: Host, then: Callable[[], object]) -> None:
+        machine = self.machines[host.node_id]
         life = machine.process.lives
         machine.broker.is_leaving = True
         begun_ms = self.scheduler.now_ms
@@ -243,10 +253,9 @@ class World(PartitionWatch, QuorumWatch):
             if machine.broker.is_let_go:
                 self.states.reach("controlled shutdown")
             machine.stop()
-            self.scheduler.after(fault.duration_ms, machine.start)
+            then()
 
         look()
-        return lambda: None
 
     def on_move(self, fault: Fault) -> None:
         """Move the partition to other brokers."""
@@ -272,13 +281,33 @@ class World(PartitionWatch, QuorumWatch):
         target = chance.sample(sorted(self.machines), min(3, len(self.machines)))
         self._propose(ReassignPartitions([Move(NAME, target)]))
 
+    # Strangers --------------------------------------------------------------------------------------------------------
+
+    def forgeries(self) -> list[Callable[[int], None]]:
+        return [*super().forgeries(), self._forge_command]
+
+    def _forge_command(self, number: int) -> None:
+        """Speak for a broker: register it anew, ask to shut it down, or drop the others from the in-sync set."""
+        active, known = self.active_host(), self.newest.brokers.get(1 + number % len(self.machines))
+        if active is None or known is None:
+            return
+        it, broker_id = self.partition, known.node_id
+        change = IsrChange(TOPIC_ID, NAME.partition, it.leader_epoch, it.partition_epoch, [(it.leader, -1)])
+        commands: tuple[Command[Any], ...] = (
+            RegisterFenced(broker_id=broker_id, endpoints=ENDPOINTS, incarnation_id=bytes(16)),
+            Heartbeat(broker_id, known.epoch, 1 << 40, wants_shut_down=True),
+            AlterPartitions(it.leader, -1, [change]),
+        )
+        ask = Ask(commands[number % len(commands)])
+        self.forge(active.process, ask, partial(active.on_command, ask))
+
     # The operator -----------------------------------------------------------------------------------------------------
 
     def _operate(self) -> None:
         """An operator creates the topic, maintains the voter set, and elects a leader if no replica has all records."""
         self.scheduler.after(self.reaction_ms, self._operate)
         active = self.active_host()
-        if active is None:
+        if active is None or not self.is_operated:
             return
         active.process.run(partial(self.look_after_voters, active))
         partition = self.newest.partition(NAME)
@@ -295,7 +324,7 @@ class World(PartitionWatch, QuorumWatch):
 
     # The end ----------------------------------------------------------------------------------------------------------
 
-    def missing(self) -> str:
+    def degraded(self) -> str:
         partition = self.newest.partition(NAME)
         if partition is None:
             return f"there is no topic: {self.told()}"
@@ -304,6 +333,9 @@ class World(PartitionWatch, QuorumWatch):
         fenced = [it.node_id for it in self.newest.brokers.values() if it.is_fenced]
         if fenced or len(self.newest.brokers) < len(self.nodes):
             return f"of the brokers {sorted(self.newest.brokers)}, {fenced} are fenced"
+        return self.unsettled() or super().degraded()
+
+    def missing(self) -> str:
         if len({it.controller.image.offset for it in self.machines.values()}) > 1:
             return f"metadata differ: {self.told()}"
         return super().missing()

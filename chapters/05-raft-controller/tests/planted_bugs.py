@@ -15,16 +15,20 @@ import controller_world
 import raft_world
 from raft_cluster import QuorumNode
 from raft_stage import Stage
-from simulation_planted import Bug, print_table
+from simulation_planted import Bug, open_to, print_table
 
 from minibroker.controller import lifecycle, reassignment
 from minibroker.metadata.image import NO_LEADER
+from minibroker.partitions.access import Gate
 from minibroker.raft.election import NO_NODE, Ballot, Election
 from minibroker.raft.messages import Send, SnapshotId
 from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
-from minibroker.replication import authority
+from minibroker.raft.tables.vote import VoteRequest
+from minibroker.replicas import disk
+from minibroker.replication import authority, eligible
 from minibroker.replication.leader import Leadership
+from minibroker.wire.tables.fetch import FetchRequest
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 
@@ -135,7 +139,7 @@ _cluster = partial(Bug.in_world, controller_world.World)
 _shown = partial(Bug.in_scenario, Stage, SCENARIOS)
 
 BUGS = (
-    _quorum("a vote is not on the disk", (Ballot, "write", _write_in_memory), seed=3, invariant=10),
+    _quorum("a vote is not on the disk", (Ballot, "write", _write_in_memory), seed=19, invariant=10),
     _quorum("a lost disk keeps its voter's key", (QuorumNode, "new_disk", _same_directory), seed=24, invariant=10),
     _shown("old epochs are committed by counting", (Raft, "_advance", _advance_without_epoch), by="raft-figure-8"),
     _quorum(
@@ -158,9 +162,9 @@ BUGS = (
         (Raft, "_may_change_voters", property(_is_leader)),
         by="raft-one-change-at-a-time",
     ),
-    _quorum("the log deletes uncommitted records", (Raft, "forget_before", _delete_all), seed=4, invariant=None),
+    _quorum("the log deletes uncommitted records", (Raft, "forget_before", _delete_all), seed=3, invariant=None),
     _quorum("only known voters are asked for the leader", (Raft, "target", _target_among_voters), seed=11, invariant=0),
-    _cluster("a stale leader's order is accepted", (authority, "_check_epochs", _nothing), seed=1, invariant=13),
+    _cluster("a stale leader's order is accepted", (authority, "_check_epochs", _nothing), seed=5, invariant=13),
     _cluster(
         "an old incarnation is accepted",
         (Leadership, "is_stale", _never),
@@ -175,6 +179,22 @@ BUGS = (
         invariant=12,
     ),
     _cluster("a fenced broker is elected", (lifecycle, "without", _without_but_the_last), seed=10, invariant=10),
+    _quorum("a stranger counts as a voter", (Gate, "_if_allowed", open_to(FetchRequest)), seed=54, invariant=12),
+    _quorum(
+        "a vote in epoch 2³¹−1 is granted",
+        (Gate, "_if_allowed", open_to(VoteRequest)),
+        (Raft, "_refuses", _never),
+        seed=2,
+        invariant=None,
+    ),
+    _cluster("a full disk costs a node its place", (disk, "loses_records", _always), seed=18, invariant=0),
+    _cluster(
+        "no replica is eligible after the last one in sync",
+        (eligible, "is_enabled", _never),
+        (lifecycle, "is_enabled", _never),
+        seed=2,
+        invariant=0,
+    ),
 )
 
 

@@ -5,22 +5,27 @@ and of the controller are such watches.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from partition_watch import Committed, Held, Mirror
+from simulated_machine import GuardedWorld
 
 from minibroker.log.batch import Batch, BatchHeader
+from minibroker.partitions.access import Access
+from minibroker.quorum.access import ROWS
+from minibroker.raft import messages
 from minibroker.raft.node import Raft
 from minibroker.raft.roles import NEXT, Cause, Role
 from minibroker.raft.state import RaftSettings
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.simulation.checker import Violation
-from minibroker.simulation.cluster import ClusterWorld
 from minibroker.simulation.faults import Fault
 from minibroker.simulation.scheduler import Action
 from minibroker.simulation.trace import BAND
+from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -33,6 +38,25 @@ def transition(role: Role, cause: Cause) -> str:
 
 
 TRANSITIONS = tuple(transition(*key) for key in NEXT)
+
+
+# Messages -------------------------------------------------------------------------------------------------------------
+
+
+class Said(NamedTuple):
+    """A message of the quorum, as text for a trace."""
+
+    message: NamedTuple
+
+    def __str__(self) -> str:
+        fields = zip(self.message._fields, self.message, strict=True)
+        return f"{type(self.message).__name__}({', '.join(f'{name}={_short(it)}' for name, it in fields)})"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, VoterKey):
+        return f"{value.node_id}:{value.directory_id[-1]}"
+    return f"{len(value)} bytes" if isinstance(value, memoryview | bytes) else str(value)
 
 
 # Logs -----------------------------------------------------------------------------------------------------------------
@@ -126,9 +150,10 @@ class State(NamedTuple):
 # A world with a quorum ------------------------------------------------------------------------------------------------
 
 
-class QuorumWatch(ClusterWorld):
+class QuorumWatch(GuardedWorld):
     """A world that watches its quorum: votes, leaders and committed records."""
 
+    ROWS: ClassVar[Mapping[ApiKey, Access]] = {**GuardedWorld.ROWS, **ROWS}
     segment_bytes: int
     snapshot_every: int
     settings: RaftSettings
@@ -227,6 +252,44 @@ class QuorumWatch(ClusterWorld):
         node = self.quorum[self.host_hit(fault).node_id]
         node.process.run(node.take_snapshot)
 
+    # Strangers --------------------------------------------------------------------------------------------------------
+
+    def forgeries(self) -> list[Callable[[int], None]]:
+        votes = [partial(self._forge_vote, epoch) for epoch in (2**31 - 1, None)]
+        return [*super().forgeries(), *votes, self._forge_quorum_fetch, self._forge_begin, self._forge_end]
+
+    def _forge_to_all(self, message_to: Callable[["QuorumNode"], NamedTuple]) -> None:
+        for node in self.quorum.values():
+            message: Any = message_to(node)
+            self.forge(node.process, Said(message), partial(node.on_message, message))
+
+    def _forge_vote(self, epoch: int | None, number: int) -> None:
+        """Ask all voters for their votes, in the last epoch that a message can name, or in the next one."""
+        candidate = self._claimed(number).key
+        self._forge_to_all(
+            lambda it: messages.Vote(it.raft.epoch + 1 if epoch is None else epoch, candidate, it.key, 2**30, 2**60)
+        )
+
+    def _forge_quorum_fetch(self, number: int) -> None:
+        """Confirm, in the name of a voter, records that it does not have."""
+        leader, voter = self.quorum_leader(), self._claimed(number)
+        if leader is not None:
+            raft = leader.raft
+            request = messages.Fetch(raft.epoch, voter.key, raft.log.log_end_offset, raft.last_epoch)
+            self.forge(leader.process, Said(request), partial(leader.on_fetch, request))
+
+    def _forge_begin(self, number: int) -> None:
+        """Announce a leader that was not elected."""
+        leader_id = self._claimed(number).node_id
+        self._forge_to_all(lambda it: messages.BeginQuorumEpoch(it.raft.epoch + 1, leader_id, it.key))
+
+    def _forge_end(self, _number: int) -> None:
+        """Announce that the leader has resigned."""
+        self._forge_to_all(lambda it: messages.EndQuorumEpoch(it.raft.epoch, it.raft.leader_id, ()))
+
+    def _claimed(self, number: int) -> "QuorumNode":
+        return self.quorum[1 + number % len(self.quorum)]
+
     # The voter set ----------------------------------------------------------------------------------------------------
 
     def look_after_voters(self, leader: "QuorumNode") -> None:
@@ -256,6 +319,15 @@ class QuorumWatch(ClusterWorld):
             self.states.reach(what)
         elif code is ErrorCode.REQUEST_TIMED_OUT:
             self.states.reach("change refused: another one is under way")
+
+    def unsettled(self) -> str:
+        """What is missing in the voter set."""
+        leader = self.quorum_leader()
+        if leader is not None and leader.raft._may_change_voters and len(leader.raft.voters) >= self.wanted_size:
+            voters = leader.raft.voters
+            if all(voters.key_of(it) == self.quorum[it].key for it in voters):
+                return ""
+        return f"the voter set does not become stable: {self.told()}"
 
     def told(self) -> str:
         """The state of every node in words."""

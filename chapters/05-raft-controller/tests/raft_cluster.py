@@ -4,15 +4,18 @@ This module has the driver, as small as possible. After every event `quorum_watc
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from partition_watch import Held
-from quorum_watch import QuorumMirror, QuorumWatch, State, WatchedRaft
+from quorum_watch import QuorumMirror, QuorumWatch, Said, State, WatchedRaft
 from raft_nodes import directory_id
+from replication_messages import fetch_request
 from replication_nodes import batch_of
+from simulated_machine import Machine, Wire
 
 from minibroker.log.batch import batches
 from minibroker.partitions.store import METADATA
+from minibroker.quorum.translating import request_of, snapshot_request
 from minibroker.raft import messages
 from minibroker.raft.election import Ballot
 from minibroker.raft.node import NotLeader
@@ -24,10 +27,11 @@ from minibroker.segments.config import UNLIMITED, LogConfig
 from minibroker.segments.directory import DataDirectory
 from minibroker.simulation.checker import LIVENESS, Violation
 from minibroker.simulation.disk import Disk
-from minibroker.simulation.host import Host
 from minibroker.simulation.links import Reply
 from minibroker.simulation.trace import MARK
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Request
+from minibroker.wire.tables.create_topics import CreateTopicsRequest
 
 FETCH_WAIT_MS = 350
 FETCH_TIMEOUT_MS = 500
@@ -35,25 +39,6 @@ TICK_MS_MAX = 200
 COMMIT_TIMEOUT_MS = 1500
 SNAPSHOT_PIECE_BYTES = 300
 UPKEEP_MS = 700
-
-
-# Messages -------------------------------------------------------------------------------------------------------------
-
-
-class Said(NamedTuple):
-    """A message of the quorum, as text for a trace."""
-
-    message: NamedTuple
-
-    def __str__(self) -> str:
-        fields = zip(self.message._fields, self.message, strict=True)
-        return f"{type(self.message).__name__}({', '.join(f'{name}={_short(it)}' for name, it in fields)})"
-
-
-def _short(value: object) -> str:
-    if isinstance(value, VoterKey):
-        return f"{value.node_id}:{value.directory_id[-1]}"
-    return f"{len(value)} bytes" if isinstance(value, memoryview | bytes) else str(value)
 
 
 # Requests of clients --------------------------------------------------------------------------------------------------
@@ -76,10 +61,28 @@ class Appended(NamedTuple):
         return f"committed at {self.base_offset}" if self.base_offset >= 0 else f"ask {self.leader_id}"
 
 
+# On the wire ----------------------------------------------------------------------------------------------------------
+
+
+def said_request(said: Said) -> Request:
+    """A message of the quorum as the access table sees it."""
+    message: Any = said.message
+    if isinstance(message, messages.Fetch):
+        return fetch_request(message.replica.node_id)
+    if isinstance(message, messages.FetchSnapshot):
+        return snapshot_request(message, "", bytes_max=0)
+    return request_of(message, "")
+
+
+_OF_A_CLIENT = CreateTopicsRequest(topics=[])
+
+QUORUM_WIRE: Wire = {Said: said_request, Append: lambda _it: _OF_A_CLIENT}
+
+
 # A node ---------------------------------------------------------------------------------------------------------------
 
 
-class QuorumNode(Host):
+class QuorumNode(Machine):
     """A node of the quorum."""
 
     world: QuorumWatch
@@ -113,17 +116,17 @@ class QuorumNode(Host):
     def _open_raft(self) -> None:
         world = self.world
         config = LogConfig(segment_bytes=world.segment_bytes, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
-        self.data = DataDirectory(self.disk, "metadata")
+        self.data = DataDirectory(self.files, "metadata")
         directory = self.data.directory_of(METADATA)
-        epochs = EpochCache(self.disk, directory)
+        epochs = EpochCache(self.files, directory)
         self.mirror = QuorumMirror(self.name, world.lines)
         log = self.data.open_log(METADATA, config, companions=[epochs, self.mirror])
-        self.snapshots = SnapshotFiles(self.disk, directory)
+        self.snapshots = SnapshotFiles(self.files, directory)
         self.raft = WatchedRaft(
             self.key,
             log,
             epochs,
-            Ballot(self.disk, directory),
+            Ballot(self.files, directory),
             world.bootstrap,
             chance=self.chance.randrange,
             now_ms=self.process.now_ms,
@@ -158,6 +161,13 @@ class QuorumNode(Host):
     def on_died(self) -> None:
         self.has_died_writing = True
         super().on_died()
+
+    def forget_epoch(self) -> None:
+        """A voter's log is flushed, so it needs no such proof."""
+
+    def _end_by_disk(self) -> None:
+        self.has_died_writing = True
+        super()._end_by_disk()
 
     # The driver -------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ from typing import ClassVar
 
 from partition_watch import values_of
 from quorum_watch import TRANSITIONS, QuorumWatch, voter_of
-from raft_cluster import Append, Appended, QuorumNode
+from raft_cluster import QUORUM_WIRE, Append, Appended, QuorumNode
+from simulated_machine import STRANGER_REFUSED
 
 from minibroker.log.batch import Batch
 from minibroker.raft.voters import VoterKey, VoterSet
@@ -52,6 +53,8 @@ class World(QuorumWatch):
         "leader removed",
         DEATH,
         "two leaders at a time",
+        *cluster.DISASTER_STATES,
+        STRANGER_REFUSED,
     )
     KINDS: ClassVar[tuple[Kind, ...]] = (
         cluster.KILL,
@@ -69,6 +72,9 @@ class World(QuorumWatch):
         Kind("change voters twice", lambda chance: (*cluster.any_node(chance), *cluster.any_node(chance))),
         Kind("snapshot", cluster.any_node),
     )
+    DISASTERS = (cluster.STOP_ALL, cluster.FULL_DISK, cluster.FAILING_DISK, cluster.LOSE_RACK, cluster.FORGE)
+    TRIALS = (cluster.COMEBACK,)
+    WIRE = QUORUM_WIRE
 
     # Setup ------------------------------------------------------------------------------------------------------------
 
@@ -154,17 +160,20 @@ class World(QuorumWatch):
         """Let the operator maintain the voter set."""
         self.scheduler.after(OPERATOR_MS, self._operate)
         leader = self.quorum_leader()
-        if leader is not None:
+        if leader is not None and self.is_operated:
             leader.process.run(partial(self.look_after_voters, leader))
 
     # The end ----------------------------------------------------------------------------------------------------------
+
+    def degraded(self) -> str:
+        return self.unsettled()
 
     def wait_for_recovery(self) -> None:
         """A leader is elected soon and stays, and all logs become the same."""
         healed_ms = self.scheduler.now_ms
         self.run_until(self._lacks_leader, limit_ms=healed_ms + LEADER_MS_MAX, step_ms=100)
         self.scheduler.run(healed_ms + CALM_MS_MIN)
-        self.run_until(self._unsettled, limit_ms=self.scheduler.now_ms + CALM_MS_MAX)
+        self.run_until(self.unsettled, limit_ms=self.scheduler.now_ms + CALM_MS_MAX)
         leaders = len(self.quorum_leaders)
         self.scheduler.run(self.scheduler.now_ms + 1_500)
         if len(self.quorum_leaders) > leaders:
@@ -178,14 +187,6 @@ class World(QuorumWatch):
 
     def _lacks_leader(self) -> str:
         return "" if self.quorum_leader() else f"there is no leader {LEADER_MS_MAX} ms after healing: {self.told()}"
-
-    def _unsettled(self) -> str:
-        leader = self.quorum_leader()
-        if leader is not None and leader.raft._may_change_voters and len(leader.raft.voters) >= self.wanted_size:
-            voters = leader.raft.voters
-            if all(voters.key_of(it) == self.quorum[it].key for it in voters):
-                return ""
-        return f"the voter set does not become stable: {self.told()}"
 
     def _differing(self) -> str:
         ends = {it.raft.log.log_end_offset for it in self.quorum.values()}

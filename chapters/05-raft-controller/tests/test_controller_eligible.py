@@ -211,6 +211,22 @@ def test_a_smaller_number_ends_the_eligibility_of_others_if_the_leader_writes_ag
     assert state(metadata) == (NO_LEADER, (), (2, 3))
 
 
+def test_a_leader_that_has_not_read_a_larger_number_cannot_make_a_replica_eligible() -> None:
+    """By the smaller number it goes on alone after the removal, and acknowledges records that the replica lacks."""
+    metadata = cluster(1, 2, min_isr=1)
+    known = metadata.partition()
+    configure(metadata, 2, topic="orders")
+    for partition, code in ((known, ErrorCode.INVALID_UPDATE_VERSION), (metadata.partition(), ErrorCode.NONE)):
+        change = IsrChange(ORDERS_ID, 0, partition.leader_epoch, partition.partition_epoch, [(1, -1)])
+        (altered,) = metadata.do(alter_moving_partitions(1, -1, [change]))
+        assert altered.code is code, altered.message
+    assert state(metadata) == (1, (1,), (2,))
+    # If the value does not grow, nothing is written.
+    before = metadata.partition()
+    configure(metadata, 3, topic="orders")
+    assert metadata.partition() == before
+
+
 # Other changes --------------------------------------------------------------------------------------------------------
 
 

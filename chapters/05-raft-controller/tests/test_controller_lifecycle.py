@@ -7,6 +7,7 @@ from minibroker.controller.lifecycle import FenceBroker, Heartbeat, LeadUncleanl
 from minibroker.controller.reassignment import Move, ReassignPartitions, alter_moving_partitions
 from minibroker.controller.sessions import Sessions
 from minibroker.controller.snapshot import records_of
+from minibroker.metadata.broker_commands import AllocateProducerIds
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import NO_LEADER, Image, fold_all
 from minibroker.metadata.topic_commands import CreateTopics, NewTopic
@@ -60,6 +61,17 @@ def test_a_broker_is_fenced_until_it_has_caught_up_with_its_own_registration() -
     assert wanting.is_fenced
     assert not metadata.do(Heartbeat(1, epoch, epoch)).is_fenced
     assert metadata.image.live_brokers() == [1]
+
+
+def test_a_broker_stays_fenced_until_it_has_read_that_it_was_fenced() -> None:
+    """Until then it takes itself for the leader of partitions that another broker leads by now."""
+    metadata = Metadata(1, 2)
+    metadata.create([1, 2])
+    known = metadata.image.offset
+    metadata.do(FenceBroker(1))
+    metadata.do(AllocateProducerIds(2))
+    for offset, is_fenced in ((known, True), (known + 1, False)):
+        assert metadata.do(Heartbeat(1, metadata.epochs[1], offset)).is_fenced == is_fenced
 
 
 def test_a_heartbeat_of_an_earlier_incarnation_is_refused() -> None:

@@ -17,7 +17,7 @@ from minibroker.partitions.errors import BrokerFailure, Disconnect
 from minibroker.partitions.registry import Answer, Call, Registry
 from minibroker.partitions.routes import Serve
 from minibroker.partitions.store import METADATA
-from minibroker.quorum import answering, running
+from minibroker.quorum import answering, asking, running
 from minibroker.quorum.translating import (
     Place,
     fetch_request,
@@ -38,6 +38,7 @@ from minibroker.raft.messages import (
     SnapshotId,
     Vote,
 )
+from minibroker.raft.roles import Role
 from minibroker.raft.tables.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from minibroker.raft.tables.fetch_snapshot import FetchSnapshotResponse
 from minibroker.raft.tables.vote import VoteRequest, VoteResponse
@@ -364,3 +365,38 @@ def test_waiting_requests_are_answered_when_the_leader_resigns() -> None:
             assert fetched(waits[0])[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     asyncio.run(run())
+
+
+# Two processes with one node.id ---------------------------------------------------------------------------------------
+
+
+def test_a_node_id_counts_as_taken_only_in_the_epoch_in_which_another_process_leads() -> None:
+    async def run() -> None:
+        async with driven(1, 2, 3) as it:
+            it.quorum._taken_epoch = VOTE.epoch
+            for epoch, is_taken in ((VOTE.epoch, True), (VOTE.epoch + 1, False)):
+                it.raft.on_vote(Vote(epoch, TWO, ONE, 9, 900), 0)
+                assert it.quorum.is_node_id_taken == is_taken
+        # A leader that was restarted is still named by the others, until they elect one in a new epoch.
+        async with driven(1) as it:
+            await until(lambda: it.raft.is_leader, "node 1 leads")
+            it.quorum._taken_epoch = it.raft.epoch
+            for role in (Role.LEADER, Role.RESIGNED, Role.PROSPECTIVE):
+                it.raft.role = role
+                assert not it.quorum.is_node_id_taken
+
+    asyncio.run(run())
+
+
+def test_only_time_in_which_a_node_runs_makes_a_conflict_of_node_ids_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = 0
+    monkeypatch.setattr(asking, "monotonic_ms", lambda: now_ms)
+    conflict = asking.NodeIdConflict(1000)
+    for step_ms in (0, 60_000, 60_000, 100, 100, 100, 100, 100):
+        now_ms += step_ms
+        conflict.tolerate("a pause of a minute counts as 200 ms")
+    now_ms += 200
+    with pytest.raises(BrokerFailure, match="this node ends"):
+        conflict.tolerate("1,100 ms")
+    conflict.clear()
+    conflict.tolerate("again")

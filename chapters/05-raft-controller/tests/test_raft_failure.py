@@ -137,3 +137,14 @@ def test_control_records_have_wall_clock_timestamps() -> None:
     found = raft.on_fetch(Fetch(raft.epoch, key, 0, -1), 55).records
     times = {control_type(it): it.timestamp for batch in batches(found) for it in batch.records()}
     assert times[ControlType.LEADER_CHANGE] == times[ControlType.KRAFT_VOTERS] == 1_700_000_000_000
+
+
+def test_a_node_that_cannot_write_its_vote_is_no_candidate() -> None:
+    """The role of a candidate means a vote for itself in its epoch, and that vote must be on the disk."""
+    node = QuorumNode(1, voters(1), chance=lambda _below: 0)
+    raft = node.open(0)
+    fill(node.files)
+    with pytest.raises(StorageError):
+        raft.tick(raft.next_deadline_ms)
+    assert (raft.role, raft.epoch, raft.voted) == (Role.PROSPECTIVE, 0, None)
+    assert raft.failure is not None

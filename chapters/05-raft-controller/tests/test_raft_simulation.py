@@ -6,8 +6,10 @@
 import controller_world
 import pytest
 import raft_world
+from cases import case
 from planted_bugs import BUGS
-from simulation_claims import check_found, check_one_trace, check_seeds
+from simulated_machine import GuardedWorld
+from simulation_claims import check_found, check_one_trace, check_seeds, check_strangers
 from simulation_planted import Bug
 
 from minibroker.simulation.world import World
@@ -22,7 +24,7 @@ RARE = {
     "leader: another node is in a newer epoch",
     "duplicate answered",
 }
-WORLDS = [raft_world.World, controller_world.World]
+WORLDS: list[type[GuardedWorld]] = [raft_world.World, controller_world.World]
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.__module__)
@@ -36,6 +38,12 @@ def test_every_invariant_holds_in_every_seed(world: type[World]) -> None:
 def test_a_planted_bug_is_found(bug: Bug) -> None:
     """The same seed finds nothing in the correct code, and the same scenario plays as recorded."""
     check_found(bug)
+
+
+def test_the_access_table_refuses_every_message_of_a_stranger() -> None:
+    for world in WORLDS:
+        with case(world.__module__):
+            check_strangers(world)
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.__module__)

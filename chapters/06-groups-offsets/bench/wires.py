@@ -126,13 +126,13 @@ def decoded(request: Request, version: int, frame: memoryview) -> Any:
     return decode_whole(APIS[key].response, frame, position, version)
 
 
-async def find_coordinator(address: str, group_id: str) -> str:
-    """The address of a group's coordinator, as soon as there is one."""
+async def find_coordinator(address: str, key: str, key_type: int = 0) -> str:
+    """The address of the coordinator of a group (0) or of a transactional id (1), as soon as there is one."""
     until_s = asyncio.get_running_loop().time() + WAIT_S_MAX
     while True:
         wire = await Wire.connect(address)
         try:
-            answer = await wire.insist(FindCoordinatorRequest(coordinator_keys=[group_id]), 4)
+            answer = await wire.insist(FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type), 4)
         except ConnectionError:
             # A node that knows no controller closes the connection, so that a client asks another node.
             if asyncio.get_running_loop().time() > until_s:

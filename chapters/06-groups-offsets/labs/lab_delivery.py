@@ -15,14 +15,14 @@ from minibroker.bench import BarChart, BarRow, Context, Findings, Lab, Table, ch
 from minibroker.bench.context import quick_note
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-PROGRAMS = ("at_most_once", "at_least_once", "auto_commit", "idempotent_consumer", "offsets_in_sqlite")
+PROGRAMS = ("at_most_once", "at_least_once", "auto_commit", "idempotent_consumer", "offsets_in_sqlite", "exactly_once")
 LOST, DUPLICATED = "lost", "duplicated"
 _RAN_S_MAX = 120
 _LINE = re.compile(r"^(?P<name>.+): (?P<orders>\d+) orders, lost (?P<lost>\d+), duplicated (?P<duplicated>\d+)$", re.M)
 
 
 class Counted(NamedTuple):
-    """What one program lost and did twice."""
+    """What one program lost and did twice, over all its crashes."""
 
     name: str
     orders: int
@@ -52,8 +52,12 @@ def run_program(name: str, address: str, orders: int) -> list[Counted]:
 
 
 def counted(printed: str) -> list[Counted]:
-    """Read the lines that an example prints."""
-    return [Counted(it["name"], *map(int, it.group("orders", LOST, DUPLICATED))) for it in _LINE.finditer(printed)]
+    """Read the lines that an example prints. A program that is killed after several steps has a line for each."""
+    found: dict[str, list[list[int]]] = {}
+    for it in _LINE.finditer(printed):
+        name, _killed, _step = it["name"].partition(", killed ")
+        found.setdefault(name, []).append([*map(int, it.group("orders", LOST, DUPLICATED))])
+    return [Counted(name, *map(sum, zip(*lines, strict=True))) for name, lines in found.items()]
 
 
 def table(found: Sequence[Counted]) -> Table:
@@ -84,10 +88,15 @@ def reading(found: Sequence[Counted]) -> list[str]:
         f"Auto-commit does both. The timer commits the position of `poll`, not the end of the work: a crash before the "
         f"timer repeated {late.duplicated:,} orders, and a crash during an order that took longer than the timer lost "
         f"{early.lost:,}.",
-        f"Two programs lost and repeated nothing. The idempotent consumer read an order twice and noticed it "
-        f"({by['idempotent consumer'].duplicated:,} done twice). The last program keeps its position in the database "
-        f"of its results, in one transaction ({by['offsets in SQLite'].duplicated:,}); its group has no committed "
-        f"offset at all. If the result goes to a topic instead of a database, transactions do the same.",
+        f"Two programs with a database lost and repeated nothing. The idempotent consumer read an order twice and "
+        f"noticed it ({by['idempotent consumer'].duplicated:,} done twice). The other one keeps its position in the "
+        f"database of its results, in one transaction ({by['offsets in SQLite'].duplicated:,}); its group has no "
+        f"committed offset at all.",
+        f"The last three copy orders to another topic, five at a time. Without a transaction a crash loses five "
+        f"({by['commit, then copy'].lost:,}) or copies five again ({by['copy, then commit'].duplicated:,}). In a "
+        f"transaction the records and the group's position count together: killed after each of its steps, the copy "
+        f"lost {by['exactly once'].lost:,} of {by['exactly once'].orders:,} orders, and repeated "
+        f"{by['exactly once'].duplicated:,}.",
     ]
 
 

@@ -89,12 +89,12 @@ class Bench:
     def _wake(self, key: Hashable) -> None:
         self.waiting.wake(key)
 
-    def start(self) -> Coordinator:
+    def start(self) -> Coordinator[GroupShard]:
         """Begin to lead the partition."""
         self.coordinator = Coordinator(self.partition, self)
         return self.coordinator
 
-    async def load(self) -> Coordinator:
+    async def load(self) -> Coordinator[GroupShard]:
         """Begin to lead the partition, and wait until the groups are loaded."""
         self.start()
         await self.until(lambda: self.coordinator.code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -103,7 +103,7 @@ class Client:
         self.process.after(timeout_ms, partial(self._expire, number))
 
     def connect(self) -> None:
-        node = self.world.guess_leader(self.chance)
+        node = self.find_node()
         if node is None:
             return
         link: Link | None = None
@@ -117,6 +117,10 @@ class Client:
         )
         node.links = [*(it for it in node.links if it.is_open), link]
         self.link = link
+
+    def find_node(self) -> Any:
+        """The node to connect to."""
+        return self.world.guess_leader(self.chance)
 
     def disconnect(self) -> None:
         if self.link is not None:
@@ -159,6 +163,8 @@ def code_of(told: Told | None) -> ErrorCode | None:
 class Member(Client):
     """A member of a group: it owns partitions, reads them, and commits its positions."""
 
+    requires_stable = False
+    """Whether it waits for offsets that are part of an open transaction."""
     is_stuck = False
     """Whether the process does not come to its next step, though its heartbeats go on."""
 
@@ -207,9 +213,7 @@ class Member(Client):
 
     def _tick(self) -> None:
         now_ms = self.world.scheduler.now_ms
-        for partition, position in self.owned.items():
-            if position is not None:
-                self.owned[partition] = position + self.chance.randrange(4)
+        self.consume()
         if now_ms - self._beat_ms >= self.heartbeat_ms:
             self._beat_ms = now_ms
             self.beat()
@@ -218,6 +222,12 @@ class Member(Client):
         if now_ms - self._commit_ms >= self.commit_ms:
             self.commit()
         self.process.after(TICK_MS // 2 + int(self.chance.random() * TICK_MS), self._tick)
+
+    def consume(self) -> None:
+        """Read some records of the owned partitions."""
+        for partition, position in self.owned.items():
+            if position is not None:
+                self.owned[partition] = position + self.chance.randrange(4)
 
     # Owning -----------------------------------------------------------------------------------------------------------
 
@@ -244,7 +254,8 @@ class Member(Client):
             for name in sorted({it.topic for it in wanted})
         ]
         group = OffsetFetchRequestGroup(group_id=self.plan.group_id, topics=topics, **self.fetch_fields())
-        self.ask(9, OffsetFetchRequest(groups=[group]), partial(self._on_fetched, self._claim, floors))
+        request = OffsetFetchRequest(groups=[group], require_stable=self.requires_stable)
+        self.ask(9, request, partial(self._on_fetched, self._claim, floors))
 
     def fetch_fields(self) -> dict[str, Any]:
         """Who asks for offsets."""

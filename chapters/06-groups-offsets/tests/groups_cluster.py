@@ -17,9 +17,10 @@ from groups_watch import Broken, differences
 from partition_watch import Held, Mirror, WatchedDirectory
 from replication_cluster import Member as ReplicaMember
 from replication_nodes import NAME
+from simulated_machine import session_of
 
 from minibroker.coordinators.coordinator import Coordinator, State
-from minibroker.coordinators.hosting import GroupCoordinators
+from minibroker.coordinators.group_hosting import GroupCoordinators
 from minibroker.groups.keys import GroupSettings
 from minibroker.groups.records import GroupRecord, decode
 from minibroker.groups.shard import GroupShard
@@ -28,7 +29,7 @@ from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Image
 from minibroker.metadata.names import GROUP_METADATA_TOPIC
 from minibroker.partitions.errors import Disconnect
-from minibroker.partitions.registry import Call, Session
+from minibroker.partitions.registry import Call
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.replication.opening import open_replica
 from minibroker.replication.replica import Replica
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 OFFSETS = TopicPartition(GROUP_METADATA_TOPIC, 0)
 EPOCH_MS = 1_000_000
 """The time of day at which the world begins."""
+COMMIT_WHILE_LOADING = "commit while the groups are loaded"
+"""The state of a run in which a commit had to wait until a new coordinator had loaded its groups."""
 
 
 # Messages -------------------------------------------------------------------------------------------------------------
@@ -92,13 +95,25 @@ class Outstanding(NamedTuple):
 # The coordinators of a node -------------------------------------------------------------------------------------------
 
 
-class SimulatedCoordinators(GroupCoordinators):
+class SimulatedClock:
+    """The clocks of coordinators, which come from the seed."""
+
+    _node: "Node"
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + self._node.world.scheduler.now_ms
+
+    def wall_clock_ms(self) -> int:
+        return EPOCH_MS + self._node.process.now_ms
+
+
+class SimulatedCoordinators(SimulatedClock, GroupCoordinators):
     """The coordinators of a node, with a clock and member ids that come from the seed."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
         authority = SimpleNamespace(image=node.image, subscribe=self._subscribe)
-        machine: Any = SimpleNamespace(waiting=node.waiting, config=NodeConfig(), on_ended=_on_ended)
+        machine: Any = SimpleNamespace(waiting=node.waiting, config=NodeConfig(), on_ended=on_ended)
         cluster: Any = SimpleNamespace(authority=authority)
         # Chapter 04's controller has no sessions, so a node never suspects that it is fenced.
         super().__init__(machine, cluster, may_be_fenced=lambda: False)
@@ -118,12 +133,6 @@ class SimulatedCoordinators(GroupCoordinators):
         old, self.authority.image = self.authority.image, new
         self._listener(old, new)
 
-    def now_ms(self) -> int:
-        return EPOCH_MS + self._node.world.scheduler.now_ms
-
-    def wall_clock_ms(self) -> int:
-        return EPOCH_MS + self._node.process.now_ms
-
     def settings(self, _group_id: str = "") -> GroupSettings:
         return self._node.world.settings
 
@@ -131,12 +140,12 @@ class SimulatedCoordinators(GroupCoordinators):
         return self._node.world.new_shard(self._node.new_member_id, self.authority.image)
 
     @property
-    def coordinator(self) -> Coordinator | None:
+    def coordinator(self) -> Coordinator[GroupShard] | None:
         """The coordinator, if this node leads."""
         return self._coordinators.get(OFFSETS)
 
 
-def _on_ended(task: Any) -> None:
+def on_ended(task: Any) -> None:
     if not task.cancelled():
         task.result()
 
@@ -182,10 +191,10 @@ class Node(ReplicaMember):
         self.outstanding, self._answers, self._watched = {}, [], None
         self.coordinators = SimulatedCoordinators(self)
         mirror = Mirror()
-        data = WatchedDirectory(self.disk, mirror)
+        data = WatchedDirectory(self.files, mirror)
         local, replica = open_replica(
             data,
-            self.disk,
+            self.files,
             NAME,
             self.config,
             node_id=self.node_id,
@@ -230,8 +239,11 @@ class Node(ReplicaMember):
         key = it.request.schema.key
         assert key is not None
         header = RequestHeader(key, it.version, it.number, it.client)
-        call = Call(it.request, it.version, header, self.process.now_ms, Session(f"{it.client}:1"))
+        call = Call(it.request, it.version, header, self.process.now_ms, session_of(it.client))
         self.outstanding[it.number] = Outstanding(self.world.scheduler.now_ms, it)
+        coordinator = self.coordinators.coordinator
+        if key == ApiKey.OFFSET_COMMIT and coordinator is not None and coordinator._state is State.LOADING:
+            self.world.states.reach(COMMIT_WHILE_LOADING)
         try:
             answer = self.coordinators.handlers[ApiKey(key)](call)
         except Disconnect as error:
@@ -278,7 +290,7 @@ class Node(ReplicaMember):
     def _check_replay(self) -> None:
         """The live state is what another node would load from this log."""
         shard, coordinator = self.shard, self.coordinators.coordinator
-        if shard is None or coordinator is None or coordinator._pending:
+        if shard is None or coordinator is None or coordinator._collected:
             return
         if shard is not self._watched:
             self._watched, self._replayed_to = shard, 0

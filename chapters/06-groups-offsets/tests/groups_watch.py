@@ -10,6 +10,14 @@ take back. Clients report what they were told, and both must agree.
     22  a replay of the log gives the live state of every group
     23  every parked request is answered in its time
     24  the same members and partitions give the same assignment
+
+`transactions_watch` has those of transactions:
+
+     9  a reader of committed records sees all of them, and no record of an open or aborted transaction
+    25  a transaction has one outcome in all its partitions, offsets included, and its producer is told that outcome
+    26  last stable offset ≤ high watermark; it never goes back in a leader epoch, nor passes an undecided record
+    27  each input is in the committed output once and in order, and the committed offsets say the same
+    28  a producer that was fenced changes nothing
 """
 
 from collections import Counter
@@ -36,12 +44,17 @@ from minibroker.simulation.states import States
 
 CLAIMS = {
     8: "an acknowledged commit stays",
+    9: "read_committed: all committed records and no others",
     14: "no commit of a fenced member is accepted",
     20: "one owner per partition in a generation or epoch",
     21: "member epoch ≤ target epoch ≤ group epoch, and none falls",
     22: "a replay of the log gives the live state",
     23: "every parked request is answered",
     24: "the same input gives the same assignment",
+    25: "one outcome for a transaction",
+    26: "last stable offset ≤ high watermark, monotone, before the first undecided record",
+    27: "exactly once, in order",
+    28: "a fenced producer changes nothing",
 }
 
 

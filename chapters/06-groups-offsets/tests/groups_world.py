@@ -18,11 +18,13 @@ from typing import Any, ClassVar
 import replication_world
 from consumer_driver import image_of
 from groups_clients import ClassicMember, ConsumerMember, Member, Observer, Plan
-from groups_cluster import Node, new_shard, records_of
+from groups_cluster import COMMIT_WHILE_LOADING, Asked, Node, new_shard, records_of
 from groups_watch import Broken, DurableGroups, differences, is_stable
-from partition_watch import LEADER_CHANGES
+from partition_watch import LEADER_CHANGES, PARTITION_DISASTER_STATES, SomeStates
 from replication_cluster import Authority
+from simulated_machine import Wire
 
+from minibroker.coordinators.access import ROWS
 from minibroker.groups.classic import ClassicGroup
 from minibroker.groups.consumer import ConsumerGroup
 from minibroker.groups.keys import GroupSettings, MigrationPolicy
@@ -32,13 +34,14 @@ from minibroker.groups.tables.join_group import JoinGroupRequest
 from minibroker.groups.tables.sync_group import SyncGroupRequest
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Image
+from minibroker.partitions.access import Access
 from minibroker.replication.replica import Replica
 from minibroker.simulation import cluster
 from minibroker.simulation.faults import Fault, Kind
 from minibroker.simulation.host import DEATH
 from minibroker.simulation.scheduler import Action
-from minibroker.simulation.states import States
 from minibroker.simulation.trace import NOTE
+from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 
 ACKS_MIN = 500
@@ -50,7 +53,6 @@ REFUSED = {
     ErrorCode.UNKNOWN_MEMBER_ID: "commit of a removed member refused",
     ErrorCode.FENCED_INSTANCE_ID: "commit of a replaced static member refused",
     ErrorCode.REBALANCE_IN_PROGRESS: "commit in the middle of a rebalance refused",
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "commit while the groups are loaded",
     ErrorCode.NOT_COORDINATOR: "commit at a node that does not coordinate",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "commit that was not replicated in time",
 }
@@ -59,14 +61,6 @@ REFUSED = {
 def any_member(chance: Random) -> tuple[int]:
     """Draw a member."""
     return (chance.randrange(cluster.ANY),)
-
-
-class _Some(States):
-    """The states that the world declares; chapter 04's parts report more, which do not count."""
-
-    def reach(self, name: str) -> None:
-        if name in self.counts:
-            super().reach(name)
 
 
 class World(replication_world.World):
@@ -90,8 +84,12 @@ class World(replication_world.World):
         "partitions given up (new protocol)",
         "leader joins again, a topic has grown",
         "offsets from a coordinator that was replaced",
+        COMMIT_WHILE_LOADING,
         *REFUSED.values(),
+        *PARTITION_DISASTER_STATES,
     )
+    WIRE: ClassVar[Wire] = {**replication_world.World.WIRE, Asked: lambda it: it.request}
+    ROWS: ClassVar[Mapping[ApiKey, Access]] = {**replication_world.World.ROWS, **ROWS}
     KINDS: ClassVar[tuple[Kind, ...]] = (
         cluster.KILL,
         cluster.POWER_CUT,
@@ -115,7 +113,7 @@ class World(replication_world.World):
 
     def build(self) -> None:
         """All nodes are up, the first one leads, and the members start one after the other."""
-        self.states = _Some(self.STATES)
+        self.states = SomeStates(self.STATES)
         chance = self.chance("build")
         size = chance.choice((3, 3, 3, 3, 3, 5))
         self.lag_ms_max = chance.choice((800, 1500))
@@ -145,7 +143,7 @@ class World(replication_world.World):
             consumer_heartbeat_interval_ms=300,
             consumer_assignment_interval_ms=chance.choice((0, 0, 500)),
             migration_policy=MigrationPolicy.BIDIRECTIONAL,
-            offsets_commit_timeout_ms=COMMIT_TIMEOUT_MS,
+            append_timeout_ms=COMMIT_TIMEOUT_MS,
         )
 
     def _add_nodes(self, size: int) -> None:

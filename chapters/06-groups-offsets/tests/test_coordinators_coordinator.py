@@ -90,7 +90,7 @@ def test_while_the_groups_are_loaded_no_offset_is_answered() -> None:
 
 def test_a_request_does_not_wait_for_ever_until_the_groups_are_loaded() -> None:
     async def test() -> None:
-        bench = Bench(offsets_commit_timeout_ms=1000)
+        bench = Bench(append_timeout_ms=1000)
         async with bench.turn:
             coordinator = bench.start()
             first = bench.fetch()

@@ -12,7 +12,11 @@ pytest_plugins = ["clients_fixtures"]
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # The first member of a group waits for nobody, and the broker is soon ready for it.
-AT_ONCE = ("group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=4")
+AT_ONCE = (
+    "group.initial.rebalance.delay.ms=0",
+    "offsets.topic.num.partitions=4",
+    "transaction.state.log.num.partitions=4",
+)
 
 PRINTED = {
     "at_most_once.py": ["at most once: 10 orders, lost 1, duplicated 0"],
@@ -23,6 +27,14 @@ PRINTED = {
         "auto-commit, crash during long work: 10 orders, lost 1, duplicated 0",
     ],
     "offsets_in_sqlite.py": ["offsets in SQLite: 10 orders, lost 0, duplicated 0"],
+    "exactly_once.py": [
+        "exactly once, killed after the begin: 20 orders, lost 0, duplicated 0",
+        "exactly once, killed after the records: 20 orders, lost 0, duplicated 0",
+        "exactly once, killed after the position: 20 orders, lost 0, duplicated 0",
+        "exactly once, killed after the commit: 20 orders, lost 0, duplicated 0",
+        "copy, then commit, killed after the records: 20 orders, lost 0, duplicated 5",
+        "commit, then copy, killed after the position: 20 orders, lost 5, duplicated 0",
+    ],
 }
 
 

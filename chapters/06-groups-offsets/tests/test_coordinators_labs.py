@@ -8,7 +8,7 @@ from labs import lab_delivery, lab_storm
 from labs_run import run_lab
 
 
-def test_only_two_ways_to_commit_lose_and_repeat_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_three_ways_to_commit_lose_and_repeat_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = run_lab("delivery", tmp_path, monkeypatch)
     assert document["chapter"] == "06"
     rows = {name: (int(lost), int(duplicated)) for name, _orders, lost, duplicated in document["table"]["rows"]}
@@ -19,6 +19,9 @@ def test_only_two_ways_to_commit_lose_and_repeat_nothing(tmp_path: Path, monkeyp
         "auto-commit, crash during long work": (1, 0),
         "idempotent consumer": (0, 0),
         "offsets in SQLite": (0, 0),
+        "exactly once": (0, 0),
+        "copy, then commit": (0, 5),
+        "commit, then copy": (5, 0),
     }
 
 
@@ -46,3 +49,11 @@ def test_the_storm_counts_the_partitions_that_were_read_between_two_times() -> N
 def test_the_lab_reads_the_lines_that_the_examples_print() -> None:
     printed = "noise\nat most once: 10 orders, lost 1, duplicated 0\n"
     assert lab_delivery.counted(printed) == [lab_delivery.Counted("at most once", 10, 1, 0)]
+
+
+def test_the_lab_adds_up_the_crashes_of_one_program() -> None:
+    lines = [
+        "copy, killed here: 10 orders, lost 1, duplicated 0",
+        "copy, killed there: 10 orders, lost 0, duplicated 2",
+    ]
+    assert lab_delivery.counted("\n".join(lines)) == [lab_delivery.Counted("copy", 20, 1, 2)]

@@ -13,6 +13,7 @@ from minibroker.coordinators.placing import java_hash, partition_of
 from minibroker.coordinators.refusing import refusal
 from minibroker.coordinators.regexes import compiled
 from minibroker.coordinators.tickets import Ticket, answer_of
+from minibroker.coordinators.transaction_refusing import transaction_refusal
 from minibroker.groups.keys import GroupSettings
 from minibroker.groups.regexes import InvalidRegex
 from minibroker.groups.tables.heartbeat import HeartbeatRequest
@@ -46,13 +47,13 @@ def test_the_partition_of_a_group_is_javas_hash_of_its_id() -> None:
     assert partition_of("polygenelubricants", 50) == 0
 
 
-def test_every_answer_of_the_group_apis_can_refuse_in_every_version() -> None:
-    for key in access.ROWS.keys() - {ApiKey.FIND_COORDINATOR}:
-        api = APIS[key]
+def test_every_answer_of_the_coordinators_can_refuse_in_every_version() -> None:
+    for key in access.ROWS.keys() - {ApiKey.FIND_COORDINATOR, ApiKey.TXN_OFFSET_COMMIT}:
+        api, refuse = APIS[key], transaction_refusal if key in access.TRANSACTION_ROWS else refusal
         for version in range(api.min_version, api.max_version + 1):
             with case(api.name, version):
                 request, _end = api.request.decode(memoryview(sample(api.request, version).encode(version)), 0, version)
-                response = refusal(request, version, ErrorCode.NOT_COORDINATOR)
+                response = refuse(request, version, ErrorCode.NOT_COORDINATOR)
                 found, _end = api.response.decode(memoryview(response.encode(version)), 0, version)
                 assert ErrorCode.NOT_COORDINATOR in codes_in(found)
 

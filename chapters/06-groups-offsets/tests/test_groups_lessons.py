@@ -1,15 +1,20 @@
-"""The lessons of this chapter agree with the code: the diagram of states is the table of transitions."""
+"""The lessons of this chapter agree with the code: a diagram of states is the table of transitions."""
 
 import re
 import runpy
 from pathlib import Path
 
+from cases import case
+
 CHAPTER = Path(__file__).parents[1]
-LESSON = CHAPTER / "lessons" / "02-joining.md"
+LESSONS = {"group": "02-joining.md", "transaction": "08-two-phases.md"}
 
 
-def test_the_lesson_draws_every_transition_of_a_classic_group_and_no_other() -> None:
-    """The diagram is made by `python chapters/06-groups-offsets/examples/group_states.py`."""
-    drawing = runpy.run_path(str(CHAPTER / "examples" / "group_states.py"))["drawing"]()
-    (drawn,) = re.findall(r"^```mermaid\n(stateDiagram.*?)\n```$", LESSON.read_text(), re.MULTILINE | re.DOTALL)
-    assert drawn == drawing
+def test_a_lesson_draws_every_transition_of_its_table_and_no_other() -> None:
+    """The diagrams are made by `python chapters/06-groups-offsets/examples/draw_states.py`."""
+    drawing = runpy.run_path(str(CHAPTER / "examples" / "draw_states.py"))["drawing"]
+    for what, lesson in LESSONS.items():
+        with case(what):
+            text = (CHAPTER / "lessons" / lesson).read_text()
+            (drawn,) = re.findall(r"^```mermaid\n(stateDiagram.*?)\n```$", text, re.MULTILINE | re.DOTALL)
+            assert drawn == drawing(what)

@@ -24,7 +24,6 @@ SEEDS = range(1, 21)
 RARE = {
     "offsets from a coordinator that was replaced",
     "commit in the middle of a rebalance refused",
-    "commit while the groups are loaded",
     "commit of a replaced static member refused",
     "group became a classic one",
     "member does not give up partitions",

@@ -4,5 +4,6 @@ from minibroker.coordinators import access as coordinators
 from minibroker.partitions import access as partitions
 from minibroker.quorum import access as quorum
 from minibroker.replicas import access as replicas
+from minibroker.transactions.logs import TransactionLogs
 
-ROWS = {**partitions.ROWS, **replicas.REPLICA_ROWS, **quorum.ROWS, **coordinators.ROWS}
+ROWS = {**partitions.ROWS, **replicas.REPLICA_ROWS, **quorum.ROWS, **coordinators.ROWS, **TransactionLogs.rows}

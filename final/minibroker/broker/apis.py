@@ -7,11 +7,13 @@ from minibroker.controller import tables as controller_tables
 from minibroker.groups import tables as groups_tables
 from minibroker.raft import tables as raft_tables
 from minibroker.replication import tables as replication_tables
+from minibroker.transactions import tables as transactions_tables
 from minibroker.wire import tables as wire_tables
 from minibroker.wire.apis import declare_all
 
 
 def declare_every_api() -> None:
     """Import the tables of all chapters."""
-    for tables in (wire_tables, replication_tables, raft_tables, controller_tables, groups_tables):
+    chapters = (wire_tables, replication_tables, raft_tables, controller_tables, groups_tables, transactions_tables)
+    for tables in chapters:
         declare_all(tables)

@@ -248,7 +248,6 @@ INERT_BROKER_KEYS = (
 
 _NO_SECURITY = "there is no TLS yet, and clients are not authenticated"
 _PROTECT_THE_PORT = "Remove this key, and let a firewall protect the port"
-_NO_TRANSACTIONS = "there are no transactions yet"
 _NO_SHARE_GROUPS = "there are no share groups"
 
 # Refused keys and prefixes of keys, each with the reason and what to do instead.
@@ -268,8 +267,7 @@ NOT_HERE: dict[str, str] = {
     "group.share.": f"{_NO_SHARE_GROUPS}. Remove this key",
     "group.streams.": "there are no streams groups: set group.protocol=classic in Kafka Streams. Remove this key",
     "share.": f"{_NO_SHARE_GROUPS}. Remove this key",
-    "transaction.": f"{_NO_TRANSACTIONS}. Remove this key",
-    "transactional.": f"{_NO_TRANSACTIONS}. Remove this key",
+    "transaction.two.phase.commit.enable": "there is no two-phase commit of other systems (KIP-939). Remove this key",
 }
 BROKER_CONFIGS.refused.update(NOT_HERE)
 

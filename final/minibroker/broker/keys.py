@@ -7,6 +7,8 @@ _MODULES = (
     "minibroker.raft.keys",
     "minibroker.controller.keys",
     "minibroker.groups.keys",
+    "minibroker.transactions.keys",
+    "minibroker.transfer.keys",
     "minibroker.broker.catalogue",
 )
 

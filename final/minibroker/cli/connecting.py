@@ -7,7 +7,7 @@ from difflib import get_close_matches
 import click
 
 from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientError, ConnectionLost
-from minibroker.clients import group_admin
+from minibroker.clients import group_admin, transaction_admin
 from minibroker.clients.blocking import Client
 from minibroker.clients.errors import BrokerErrors
 from minibroker.wire.codes import ErrorCode
@@ -58,6 +58,12 @@ def group_names(bootstrap: str, *, timeout_ms: int) -> list[str]:
         return [it.group_id for it in group_admin.list_groups(client)]
 
 
+def transactional_ids(bootstrap: str, *, timeout_ms: int) -> list[str]:
+    """All transactional ids."""
+    with connected(bootstrap, timeout_ms=timeout_ms) as client:
+        return [it.transactional_id for it in transaction_admin.list_transactions(client)]
+
+
 def visible_topics(client: Client) -> list[MetadataResponseTopic]:
     """All topics except the internal ones, in the order of their names."""
     topics = client.metadata().topics
@@ -74,17 +80,24 @@ def demand_topics(client: Client, names: Iterable[str]) -> list[MetadataResponse
 
 
 def no_such_topic(name: str, others: Iterable[str]) -> click.ClickException:
-    """An error that suggests the nearest name, or the command that lists the names."""
-    near = get_close_matches(name, others, n=1)
-    hint = f"did you mean {near[0]}?" if near else "`minibroker topics list` lists the topics"
-    return click.ClickException(f"there is no topic {name!r}: {hint}")
+    """An error that suggests the nearest topic, or the command that lists the topics."""
+    return _no_such("topic", name, others, "`minibroker topics list` lists the topics")
 
 
 def no_such_group(name: str, others: Iterable[str]) -> click.ClickException:
-    """An error that suggests the nearest name, or the command that lists the names."""
+    """An error that suggests the nearest group, or the command that lists the groups."""
+    return _no_such("group", name, others, "`minibroker groups list` lists the groups")
+
+
+def no_such_transaction(name: str, others: Iterable[str]) -> click.ClickException:
+    """An error that suggests the nearest transactional id, or the command that lists the ids."""
+    return _no_such("transactional id", name, others, "`minibroker transactions list` lists the ids")
+
+
+def _no_such(kind: str, name: str, others: Iterable[str], listing: str) -> click.ClickException:
     near = get_close_matches(name, others, n=1)
-    hint = f"did you mean {near[0]}?" if near else "`minibroker groups list` lists the groups"
-    return click.ClickException(f"there is no group {name!r}: {hint}")
+    hint = f"did you mean {near[0]}?" if near else listing
+    return click.ClickException(f"there is no {kind} {name!r}: {hint}")
 
 
 def is_unknown(code: int) -> bool:

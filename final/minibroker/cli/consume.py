@@ -14,6 +14,13 @@ from minibroker.cli.options import bootstrap_option, complete_groups, complete_t
 @click.option("--partition", type=click.IntRange(min=0), help="Only this partition.  [default: all]")
 @click.option("--max-messages", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
 @click.option("--exit-at-end", is_flag=True, help="Stop at the current end of each partition.")
+@click.option(
+    "--isolation",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    show_default=True,
+    help="With read_committed, records of open and aborted transactions are not shown.",
+)
 @click.option("-f", "format_", metavar="FORMAT", default=r"%v\n", show_default=True, help="Format of a record.")
 @click.option(
     "--group",
@@ -44,6 +51,7 @@ def consume(
     partition: int | None,
     max_messages: int | None,
     exit_at_end: bool,
+    isolation: str,
     format_: str,
     group: str | None,
     pattern: str | None,
@@ -81,10 +89,19 @@ def consume(
 
     if group is not None:
         membership = consuming.Membership(group, topic, pattern, protocol, is_beginning=from_beginning)
-        consuming.consume_in_group(bootstrap, membership, count_max=max_messages, exits_at_end=exit_at_end, write=write)
+        consuming.consume_in_group(
+            bootstrap, membership, count_max=max_messages, exits_at_end=exit_at_end, isolation=isolation, write=write
+        )
         return
     assert topic is not None
     start = consuming.Start(is_beginning=from_beginning, offset=offset, time_ms=time_ms)
     consuming.consume(
-        bootstrap, topic, start, partition=partition, count_max=max_messages, exits_at_end=exit_at_end, write=write
+        bootstrap,
+        topic,
+        start,
+        partition=partition,
+        count_max=max_messages,
+        exits_at_end=exit_at_end,
+        isolation=isolation,
+        write=write,
     )

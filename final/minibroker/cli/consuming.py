@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import click
 from minibroker.cli.connecting import connected, demand_topics
 from minibroker.cli.formats import Piece
 from minibroker.clients.blocking import Client
-from minibroker.clients.consumer import Consumer, OffsetReset
+from minibroker.clients.consumer import READ_COMMITTED, READ_UNCOMMITTED, Consumer, OffsetReset
 from minibroker.clients.errors import CommitRefused
 from minibroker.clients.fetched import FetchedBatches
 from minibroker.clients.group_consumer import GroupConsumer, GroupProtocol
@@ -21,6 +22,8 @@ from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.tables.metadata import MetadataResponseTopic
 
 POLL_MS = 1000
+_KILLED = 128  # a shell adds the number of the signal
+ISOLATION = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ def consume(
     partition: int | None,
     count_max: int | None,
     exits_at_end: bool,
+    isolation: str,
     write: Piece,
 ) -> None:
     """Read until Ctrl-C, up to `count_max` records, or with `exits_at_end` to the present end of each partition."""
@@ -60,7 +64,8 @@ def consume(
     with connected(bootstrap) as client:
         partitions = chosen(demand_topics(client, [topic])[0], partition)
         # Records that retention deletes before they are read are skipped.
-        with Consumer(client, offset_reset=OffsetReset.EARLIEST) as consumer:
+        level = ISOLATION[isolation]
+        with Consumer(client, offset_reset=OffsetReset.EARLIEST, isolation_level=level) as consumer:
             ends = consumer.end_offsets(partitions)
             offsets = start_offsets(consumer, start, ends)
             stops = ends if exits_at_end else {}
@@ -121,11 +126,21 @@ def read(consumer: Consumer, stops: Mapping[TopicPartition, int]) -> Iterator[tu
 
 
 def consume_in_group(
-    bootstrap: str, membership: Membership, *, count_max: int | None, exits_at_end: bool, write: Piece
+    bootstrap: str,
+    membership: Membership,
+    *,
+    count_max: int | None,
+    exits_at_end: bool,
+    isolation: str,
+    write: Piece,
 ) -> None:
-    """Read as a member of a group; with `exits_at_end`, until the group has committed each partition's present end."""
+    """Read as a member of a group; with `exits_at_end`, until the group has committed each partition's present end.
+
+    Ctrl-C and SIGTERM leave the group, so that the other members need not wait until the session has expired.
+    """
     if count_max == 0:
         return
+    signal.signal(signal.SIGTERM, _end)
     reset = OffsetReset.EARLIEST if membership.is_beginning else OffsetReset.LATEST
     protocol = None if membership.protocol is None else GroupProtocol(membership.protocol)
     with connected(bootstrap) as client:
@@ -133,11 +148,22 @@ def consume_in_group(
         topics = [] if membership.topic is None else [membership.topic]
         config = MemberConfig(membership.group, topics, membership.pattern)
         # Auto-commit is off, because `_copy` commits the offsets as soon as it has written the records.
-        with GroupConsumer(client, config, protocol=protocol, offset_reset=reset, enable_auto_commit=False) as consumer:
+        with GroupConsumer(
+            client,
+            config,
+            protocol=protocol,
+            offset_reset=reset,
+            enable_auto_commit=False,
+            isolation_level=ISOLATION[isolation],
+        ) as consumer:
             ends = consumer.end_offsets(partitions) if exits_at_end else {}
             left = count_max
             while left != 0 and not (exits_at_end and has_reached(consumer, ends)):
                 left = _copy(consumer, write, left)
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(_KILLED + number)
 
 
 def _topics(client: Client, membership: Membership) -> list[MetadataResponseTopic]:

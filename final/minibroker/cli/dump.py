@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 )
 @click.pass_context
 def dump(context: click.Context, file: str, verify: bool, batches: bool, annotated: bool, output: str) -> None:
-    """Show what is in FILE: a log, an index or a checkpoint.
+    """Show what is in FILE: a log, an index, a snapshot of producers or a checkpoint.
 
     The whole file is checked: checksums, records, the order of offsets and epochs, and each index entry against the
     log beside it. With --verify, FILE may be the directory of a partition.
@@ -36,13 +36,16 @@ def dump(context: click.Context, file: str, verify: bool, batches: bool, annotat
     if Path(file).is_dir() and not verify:
         raise click.UsageError("a directory can only be verified: add --verify, or name a file in it.")
     # These packages are slow to import, and --help needs none of them.
+    from minibroker.coordinators.dump import DirectoryDump, dump_of, topic_of  # noqa: PLC0415
     from minibroker.log import program  # noqa: PLC0415
     from minibroker.log.disk import OSFiles  # noqa: PLC0415
-    from minibroker.segments.dump import DirectoryDump, dump_of  # noqa: PLC0415
 
     if not Path(file).is_dir():
         program.demand_file(file)
-    shown = DirectoryDump(OSFiles(), file) if Path(file).is_dir() else dump_of(OSFiles(), file)
+    if Path(file).is_dir():
+        shown: Dump = DirectoryDump(OSFiles(), file)
+    else:
+        shown = dump_of(OSFiles(), file, topic=topic_of(str(Path(file).resolve())))
     if output == "json":
         lines = _json(shown, records=not batches, verify=verify)
     elif verify:

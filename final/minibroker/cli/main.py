@@ -1,8 +1,8 @@
 """The program itself: finds the command, runs it, and turns its outcome into an exit code.
 
-Exit codes: 0 is success, 1 a failure, 2 wrong usage, 130 an interruption by Ctrl-C. An expected failure is one line on
-stderr. If the reader of stdout ends early, as `head` does, the program ends without a message. Any other exception is a
-bug and shows its traceback.
+Exit codes: 0 is success, 1 a failure, 2 wrong usage, 130 an interruption by Ctrl-C, 143 the end of a group's member by
+SIGTERM. An expected failure is one line on stderr. If the reader of stdout ends early, as `head` does, the program ends
+without a message. Any other exception is a bug and shows its traceback.
 """
 
 import importlib
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from minibroker.cli.options import GLOSSARY_EPILOG
-from minibroker.cli.pending import PENDING, pending_command
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -25,6 +24,7 @@ COMMANDS = {
     "produce": ("minibroker.cli.produce:produce", "Write lines from stdin to a topic."),
     "consume": ("minibroker.cli.consume:consume", "Read a topic."),
     "groups": ("minibroker.cli.groups:groups", "List, describe, reset and delete consumer groups."),
+    "transactions": ("minibroker.cli.transactions:transactions", "List, describe and abort transactions."),
     "sql": ("minibroker.cli.sql:sql", "Query topics and groups as tables."),
     "cluster": ("minibroker.cli.cluster:cluster", "Show the state of the cluster; add and remove nodes."),
     "dump": ("minibroker.cli.dump:dump", "Show a log file: batches, records, annotated bytes."),
@@ -44,13 +44,11 @@ class Program(click.Group):
     """The group of all commands; a command's module is imported when it is run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """All commands; the commands of later chapters come last."""
-        return [*COMMANDS, *PENDING]
+        """All commands."""
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command of that name, imported now."""
-        if cmd_name in PENDING:
-            return pending_command(cmd_name)
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
@@ -68,11 +66,9 @@ class Program(click.Group):
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Two lists for ``--help``: the commands of this version, and the commands of later chapters."""
+        """The commands and their summaries for ``--help``, without importing the commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
-        with formatter.section("Arrives later"):
-            formatter.write_dl([(name, f"{it.summary} ({it.arrives.label})") for name, it in PENDING.items()])
 
 
 @click.group(
@@ -136,7 +132,7 @@ def _path(ctx: click.Context | None) -> str:
     """The command as it was typed, such as `minibroker topics`."""
     if ctx is not None:
         return ctx.command_path
-    named = [word for word in sys.argv[1:2] if word in COMMANDS or word in PENDING]
+    named = [word for word in sys.argv[1:2] if word in COMMANDS]
     return " ".join(["minibroker", *named])
 
 

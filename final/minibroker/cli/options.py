@@ -57,6 +57,11 @@ def complete_groups(ctx: click.Context, _param: click.Parameter, incomplete: str
     return _complete(ctx, "group_names", incomplete)
 
 
+def complete_transactions(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """The broker's transactional ids; an empty list instead of an error if no broker answers in time."""
+    return _complete(ctx, "transactional_ids", incomplete)
+
+
 def _complete(ctx: click.Context, kind: str, incomplete: str) -> "list[CompletionItem]":
     # The client is slow to import, and only completion needs it here.
     from click.shell_completion import CompletionItem  # noqa: PLC0415

@@ -1,13 +1,13 @@
-"""The commands that this version does not have yet, and the chapter that adds each.
+"""The commands of `minibroker bench` that this version does not have yet, and the chapter that adds each.
 
-``--help`` lists them under their own heading. When run, they print one line that names the chapter.
+When run, they print one line that names the chapter.
 """
 
 from typing import NamedTuple
 
 import click
 
-PRESENT = "chapters 01 to 06"
+PRESENT = "chapters 01 to 07"
 """The chapters of this version; the layout tests check it against the folders."""
 
 
@@ -18,8 +18,7 @@ class Arrival(NamedTuple):
     phrase: str
 
 
-TRANSACTIONS = Arrival("chapter 06, second half", "with the second half of chapter 06 (groups-offsets)")
-PERFORMANCE = Arrival("chapter 07", "with chapter 07 (zero-copy-perf)")
+PERFORMANCE = Arrival("later", "with the rest of chapter 07")
 
 
 class Pending(NamedTuple):
@@ -29,10 +28,6 @@ class Pending(NamedTuple):
     summary: str
 
 
-PENDING = {
-    "transactions": Pending(TRANSACTIONS, "List and abort transactions."),
-}
-
 BENCH_PENDING = {
     "produce": Pending(PERFORMANCE, "Write as fast as possible, or at a rate."),
     "consume": Pending(PERFORMANCE, "Read as fast as possible."),
@@ -41,26 +36,18 @@ BENCH_PENDING = {
 """The commands that `minibroker bench` does not have yet."""
 
 
-def pending_command(name: str) -> click.Command:
-    """A placeholder: it accepts any arguments, and fails with a message that names the chapter."""
-    return _saying(name, PENDING[name].summary, f"arrives {PENDING[name].arrives.phrase}")
-
-
 def pending_bench(name: str) -> click.Command:
-    """Like `pending_command`, for a subcommand of `minibroker bench`."""
-    arrives = BENCH_PENDING[name].arrives
-    return _saying(name, f"{BENCH_PENDING[name].summary} ({arrives.label})", f"{name} arrives {arrives.phrase}")
+    """A placeholder: it accepts any arguments, and fails with a message that names the chapter."""
+    arrives, summary = BENCH_PENDING[name]
 
-
-def _saying(name: str, summary: str, arrives: str) -> click.Command:
     def answer() -> None:
-        raise click.ClickException(f"{arrives}; this version has {PRESENT}")
+        raise click.ClickException(f"{name} arrives {arrives.phrase}; this version has {PRESENT}")
 
     # `--help` is an ordinary argument here: it fails, too, because the command has no options yet.
     return click.Command(
         name,
         callback=answer,
-        short_help=summary,
+        short_help=f"{summary} ({arrives.label})",
         add_help_option=False,
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )

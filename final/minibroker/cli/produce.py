@@ -25,18 +25,34 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 @click.option(
     "--compression", type=click.Choice(CODECS), default="none", show_default=True, help="Compression of batches."
 )
+@click.option(
+    "--transactional-id",
+    metavar="ID",
+    help="Write all lines in one transaction, which commits at the end of stdin.",
+)
 @bootstrap_option
 def produce(
-    topic: str, key_separator: str | None, partition: int | None, acks: str, compression: str, bootstrap: str
+    topic: str,
+    key_separator: str | None,
+    partition: int | None,
+    acks: str,
+    compression: str,
+    transactional_id: str | None,
+    bootstrap: str,
 ) -> None:
     """Write each line of stdin to TOPIC as a record.
 
     A topic that does not exist is created, if the broker allows it (auto.create.topics.enable).
+
+    With --transactional-id, readers of committed records see all lines or none. Ctrl-C or a failure aborts the
+    transaction; so do the brokers after 60 s. A second producer with the same ID fences the first.
     """
     from minibroker.cli import producing  # noqa: PLC0415 (the client is slow to import, and --help does not need it)
 
     if key_separator == "":
         raise click.UsageError("--key-separator is empty; leave it out to write records without keys.")
+    if transactional_id is not None and (acks != "all" or not transactional_id):
+        raise click.UsageError("--transactional-id needs an ID and --acks all.")
     producing.produce(
         bootstrap,
         topic,
@@ -44,4 +60,5 @@ def produce(
         partition=partition,
         acks=acks,
         compression=compression,
+        transactional_id=transactional_id,
     )

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -12,6 +13,7 @@ from minibroker.client.errors import BrokerError
 from minibroker.clients.batching import Delivery
 from minibroker.clients.blocking import Client
 from minibroker.clients.producer import Producer
+from minibroker.clients.transactional import TransactionalProducer
 from minibroker.log.compression import Compression
 
 ACKS = {"0": 0, "1": 1, "all": -1}
@@ -19,22 +21,48 @@ CREATION_ATTEMPTS, CREATION_PAUSE_S = 10, 0.1
 
 
 def produce(
-    bootstrap: str, topic: str, *, key_separator: bytes | None, partition: int | None, acks: str, compression: str
+    bootstrap: str,
+    topic: str,
+    *,
+    key_separator: bytes | None,
+    partition: int | None,
+    acks: str,
+    compression: str,
+    transactional_id: str | None = None,
 ) -> None:
-    """Send a record for each line of stdin, and wait until all are acknowledged."""
+    """Send a record for each line of stdin, and wait until all are acknowledged, or committed in one transaction."""
     sent = Sent()
+    codec = Compression[compression.upper()]
     with connected(bootstrap) as client:
         demand_or_create(client, topic)
-        with Producer(client, acks=ACKS[acks], compression=Compression[compression.upper()]) as producer:
+        with (
+            (
+                Producer(client, acks=ACKS[acks], compression=codec)
+                if transactional_id is None
+                else TransactionalProducer(client, transactional_id, compression=codec)
+            ) as producer,
+            _transaction(producer),
+        ):
             if sys.stdin.isatty():
                 click.echo("each line is a record; end with Ctrl-D", err=True)
             for key, value in records(key_separator):
                 producer.send(topic, value, key=key, partition=partition, on_delivery=sent.on_delivery)
                 sent.raise_if_refused()
             producer.flush()
-    sent.raise_if_refused()
+            sent.raise_if_refused()
     if sys.stdin.isatty():
         click.echo(f"{counted(sent.count, 'record')} written to {topic}", err=True)
+
+
+@contextmanager
+def _transaction(producer: Producer) -> Iterator[None]:
+    """One transaction, if the producer is transactional: committed at the end, or aborted after an exception."""
+    if not isinstance(producer, TransactionalProducer):
+        yield
+        return
+    producer.init()
+    with producer.transaction():
+        yield
 
 
 class Sent:

@@ -1,6 +1,5 @@
 """Starts a node for `minibroker serve`: collects its settings, reports when it is ready, and explains failures."""
 
-import asyncio
 import logging
 import os
 import re
@@ -21,6 +20,7 @@ from minibroker.metadata.errors import InvalidConfig
 from minibroker.partitions.node import serve as serve_node
 from minibroker.partitions.server import Tracer
 from minibroker.quorum.member import QuorumMember
+from minibroker.transfer.loops import run
 
 FOR_A_SINGLE_NODE = {"offsets.topic.replication.factor": "1"}
 """The settings of a node without a file and without voters, which is a cluster of one node."""
@@ -53,7 +53,7 @@ def serve(settings: Settings, *, trace: bool, is_child: bool = False) -> None:
     if is_child:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    asyncio.run(_run(config, trace=trace, is_child=is_child))
+    run(_run(config, trace=trace, is_child=is_child))
 
 
 async def _run(config: NodeConfig, *, trace: bool, is_child: bool) -> None:

@@ -22,10 +22,12 @@ These rules keep the records in order, and write each of them exactly once:
 6. No batch is sent while the fifth batch before it is not acknowledged. A broker recognises only copies of the last
    five batches. It would refuse a copy of an older one as out of sequence, although the batch was written.
 7. Without idempotence one batch of a partition is in flight at a time.
+8. In a transaction the first record that fails makes all others fail, because the transaction can only be aborted.
+   The coordinator raises the epoch then, so rule 4 does not apply.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -34,7 +36,7 @@ from minibroker.clients.batching import ANONYMOUS, RECORD_BYTES_MAX, Delivery, I
 from minibroker.clients.errors import BufferFull, DeliveryInDoubt, DeliveryTimedOut, InvalidSetting, RecordTooLarge
 from minibroker.clients.retries import RetryPolicy
 from minibroker.clients.routing import Effect, effect_of
-from minibroker.log.batch import HEADER_SIZE, NO_OFFSET
+from minibroker.log.batch import HEADER_SIZE, NO_OFFSET, TRANSACTIONAL_BIT
 from minibroker.log.compression import Compression
 from minibroker.log.record import Header
 from minibroker.wire.codes import ErrorCode
@@ -65,8 +67,11 @@ class ProducerConfig:
     delivery_timeout_ms: int = 120_000
     request_timeout_ms: int = 30_000
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    transactional_id: str | None = None
 
     def __post_init__(self) -> None:
+        if self.transactional_id is not None and not self.idempotence:
+            raise InvalidSetting("a transactional producer needs idempotence: set acks=-1, and leave idempotence out")
         if self.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
             raise InvalidSetting(f"acks={self.acks} is not possible: set 0, 1 or -1 (all)")
         if self.idempotence and self.acks != ACKS_ALL:
@@ -77,6 +82,11 @@ class ProducerConfig:
             raise InvalidSetting(f"max_in_flight={self.max_in_flight} is not possible: choose 1 to {bound}{why}")
         if self.batch_size < 1 or self.buffer_memory < self.batch_size:
             raise InvalidSetting(f"batch_size={self.batch_size} does not fit in buffer_memory={self.buffer_memory}")
+
+    @property
+    def attributes(self) -> int:
+        """The attributes of every batch: its codec, and whether it belongs to a transaction."""
+        return self.compression | (0 if self.transactional_id is None else TRANSACTIONAL_BIT)
 
 
 class Send(NamedTuple):
@@ -164,6 +174,8 @@ class Accumulator:
         self._flush_before = 0
         self._identity: Identity | None = None if config.idempotence else ANONYMOUS
         self._finished: list[ProducerBatch] = []
+        self._admitted: set[tuple[str, int]] | None = None
+        self.failure: ClientError | None = None  # why the transaction can only be aborted
         self.filled: list[tuple[str, int]] = []
         self.buffered_bytes = 0
         # Counts the batches that were begun or closed. No other event can make a batch due earlier than expected.
@@ -261,6 +273,44 @@ class Accumulator:
         """Use this producer id and epoch for new batches."""
         self._identity = Identity(producer_id=producer_id, producer_epoch=producer_epoch)
 
+    # Transactions -----------------------------------------------------------------------------------------------------
+
+    def begin_transaction(self, identity: Identity, *, is_gated: bool) -> None:
+        """Number the batches of a new transaction. If it is gated, a partition waits until it is admitted."""
+        assert self.is_settled, "the batches of one transaction are done before the next begins"
+        if identity is not self._identity:
+            # A new epoch begins with sequence 0 in every partition.
+            self._identity = identity
+            self._streams.clear()
+        self._admitted = set() if is_gated else None
+        self.failure = None
+
+    @property
+    def unadmitted(self) -> list[tuple[str, int]]:
+        """The partitions whose batches wait until the partition is in the transaction."""
+        return [] if self._admitted is None else [key for key in self._active if key not in self._admitted]
+
+    @property
+    def has_admitted(self) -> bool:
+        """Whether the coordinator knows of a partition of the transaction, or may know of one."""
+        return self._admitted is None or bool(self._admitted)
+
+    def admit(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Let the batches of these partitions go, because the partitions are in the transaction."""
+        if self._admitted is not None:
+            self._admitted.update(partitions)
+
+    def fail_transaction(self, error: ClientError) -> None:
+        """Fail every record that is not done, because the transaction can only be aborted."""
+        if self.failure is None:
+            self.failure = error
+            self.give_up(error)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no batch is left, and every request was answered or lost."""
+        return not self._active and not any(self._requests.values())
+
     # Batches out ----------------------------------------------------------------------------------------------------
 
     def drain(self, now_ms: float, leader_of: Callable[[str, int], int | None]) -> Drained:
@@ -273,7 +323,7 @@ class Accumulator:
         # partitions.
         for (topic, partition), stream in list(self._active.items()):
             batch = self._next(stream, now_ms)
-            if batch is None:
+            if batch is None or (self._admitted is not None and (topic, partition) not in self._admitted):
                 continue
             node_id = leader_of(topic, partition)
             if node_id is None:
@@ -411,7 +461,7 @@ class Accumulator:
             self._finish(batch, answer)
             return
         error = BrokerError(answer.code, answer.message, about=f"{batch.topic}-{batch.partition}")
-        if answer.code in OUT_OF_SEQUENCE and self._config.idempotence:
+        if answer.code in OUT_OF_SEQUENCE and self._config.idempotence and not self._ends_transaction(stream, batch):
             # Rule 4. If another batch is before this one, only the outcome of that batch shows whether there is a gap.
             stream.needs_epoch = stream.needs_epoch or stream.is_first(batch)
             self._retry(stream, batch, error, now_ms)
@@ -419,6 +469,10 @@ class Accumulator:
             self._retry(stream, batch, error, now_ms)
         else:
             self._finish(batch, error=error)
+
+    def _ends_transaction(self, stream: Stream, batch: ProducerBatch) -> bool:
+        """Rule 8: whether a gap before this batch is certain, and the transaction must be aborted."""
+        return self._config.transactional_id is not None and stream.is_first(batch)
 
     def _retry(self, stream: Stream, batch: ProducerBatch, error: ClientError, now_ms: float) -> None:
         stream.is_held = True
@@ -438,6 +492,8 @@ class Accumulator:
             batch.finish(base_offset=base_offset, log_append_time_ms=log_append_time_ms, error=error)
             self.buffered_bytes -= batch.size
             self._finished.append(batch)
+            if error is not None and self._config.transactional_id is not None:
+                self.fail_transaction(error)
         key = batch.topic, batch.partition
         if self._streams[key].is_idle:
             self._active.pop(key, None)
@@ -532,9 +588,10 @@ def produce_request(send: Send, config: ProducerConfig) -> ProduceRequest:
     """The request with these batches, grouped by topic. A batch that has not been sent yet is encoded now."""
     topics: dict[str, list[PartitionProduceData]] = {}
     for batch in send.batches:
-        data = PartitionProduceData(index=batch.partition, records=batch.encode(config.compression))
+        data = PartitionProduceData(index=batch.partition, records=batch.encode(config.attributes))
         topics.setdefault(batch.topic, []).append(data)
     return ProduceRequest(
+        transactional_id=config.transactional_id,
         acks=config.acks,
         timeout_ms=config.request_timeout_ms,
         topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],

@@ -26,7 +26,6 @@ from minibroker.log.batch import (
     BatchHeader,
     encode_batch,
 )
-from minibroker.log.compression import Compression
 from minibroker.log.record import Header, encode_record
 
 PRODUCER_AT = MAX_TIMESTAMP_AT + 8
@@ -112,21 +111,21 @@ class ProducerBatch:
         _PRODUCER.pack_into(self.encoded, PRODUCER_AT, identity.producer_id, identity.producer_epoch, sequence)
         _CRC.pack_into(self.encoded, CRC_AT, crc32c(memoryview(self.encoded)[ATTRIBUTES_AT:]))
 
-    def encode(self, compression: Compression) -> bytearray:
+    def encode(self, attributes: int) -> bytearray:
         """The bytes to send; they are compressed once, even if the batch is sent several times."""
         if self.encoded is None:
-            self.encoded = encode_batch(self._header(compression), self.records)
+            self.encoded = encode_batch(self._header(attributes), self.records)
             self.records = bytearray()
         return self.encoded
 
-    def _header(self, compression: Compression) -> BatchHeader:
+    def _header(self, attributes: int) -> BatchHeader:
         return BatchHeader(
             0,
             0,
             NO_LEADER_EPOCH,
             MAGIC,
             0,
-            compression,
+            attributes,
             self._next_delta - 1,
             self.base_timestamp,
             self.max_timestamp,

@@ -98,6 +98,10 @@ class Link:
         """The version of an API that this link uses."""
         return self._connection.version_of(api_key)
 
+    def level_of(self, feature: str) -> int:
+        """The level of a feature in the whole cluster; 0 if the broker names none."""
+        return self._connection.features.get(feature, 0)
+
     @property
     def pending_count(self) -> int:
         """The number of requests without a response."""

@@ -1,4 +1,4 @@
-"""Finds the coordinator of a group, and reads and commits the group's offsets there. A pure module.
+"""Finds the coordinator of a group or of a transactional id, and reads and commits a group's offsets. A pure module.
 
 A coordinator moves when its broker stops. `REACTIONS` says what each error code of a coordinator means for a client.
 """
@@ -30,6 +30,11 @@ from minibroker.wire.tables.offset_fetch import OffsetFetchRequest, OffsetFetchR
 # Every broker understands these versions: the last FindCoordinator with one key, the last OffsetFetch with one group,
 # and the last OffsetCommit with names instead of ids.
 _FIND_ONE, _FETCH_ONE, _COMMIT_BY_NAME = 3, 7, 9
+
+GROUP, TRANSACTION = 0, 1
+"""The types of keys that have a coordinator."""
+
+_KINDS = {GROUP: "group", TRANSACTION: "transactional id"}
 
 LOST_CONNECTION = (BrokerUnavailable, ConnectionLost, RequestTimedOut)
 
@@ -77,17 +82,19 @@ NO_MEMBER = Signature()
 
 
 class Coordinator:
-    """The coordinator of one group, and whether its node is known."""
+    """The coordinator of one group or of one transactional id, and whether its node is known."""
 
-    def __init__(self, core: Core, group_id: str) -> None:
+    def __init__(self, core: Core, key: str, key_type: int) -> None:
         self.core = core
-        self.group_id = group_id
+        self.key = key
+        self.about = f"{_KINDS[key_type]} {key}"
         self.node_id: int | None = None
+        self._key_type = key_type
 
     def find(self) -> Dialogue[int]:
         """The node id of the coordinator; raise a BrokerError if there is none at the moment."""
         if self.node_id is None:
-            request = FindCoordinatorRequest(key=self.group_id)
+            request = FindCoordinatorRequest(key=self.key, key_type=self._key_type)
             response = yield Ask(request, version_max=_FIND_ONE)
             self._check(response.error_code, response.error_message)
             if response.node_id not in self.core.routes.nodes:
@@ -98,7 +105,7 @@ class Coordinator:
 
     def _check(self, code: int, message: str | None) -> None:
         if code:
-            raise BrokerError(code, message, about=f"group {self.group_id}")
+            raise BrokerError(code, message, about=self.about)
 
     def ask(
         self, message: Request, *, version_max: int | None = None, timeout_ms: float | None = None
@@ -135,7 +142,7 @@ class Coordinator:
             code = next((it for it in codes_of(response) if self._is_passing(it)), None)
             if code is None:
                 return response
-            yield from self._pause_or_raise(attempts, BrokerError(code, about=f"group {self.group_id}"))
+            yield from self._pause_or_raise(attempts, BrokerError(code, about=self.about))
 
     def _is_passing(self, code: int) -> bool:
         return reaction_to(code) in (Reaction.RETRY, Reaction.SEARCH)
@@ -147,17 +154,28 @@ class Coordinator:
             self.node_id = None
         yield from self.core.pause_or_raise(attempts, refused)
 
-    # Offsets ----------------------------------------------------------------------------------------------------------
 
-    def committed(self, partitions: Iterable[TopicPartition] | None = None) -> Dialogue[dict[TopicPartition, int]]:
-        """The committed offsets of some partitions, or of all; a partition without one is left out."""
+class GroupCoordinator(Coordinator):
+    """The coordinator of a group, which keeps the group's offsets."""
+
+    def __init__(self, core: Core, group_id: str) -> None:
+        super().__init__(core, group_id, GROUP)
+        self.group_id = group_id
+
+    def committed(
+        self, partitions: Iterable[TopicPartition] | None = None, *, is_stable: bool = True
+    ) -> Dialogue[dict[TopicPartition, int]]:
+        """The committed offsets of some partitions, or of all; a partition without one is left out.
+
+        If `is_stable`, wait until the transactions that will change them have ended.
+        """
         topics = None
         if partitions is not None:
             topics = [
                 OffsetFetchRequestTopic(name=topic, partition_indexes=[it.partition for it in them])
                 for topic, them in by_topic(partitions).items()
             ]
-        request = OffsetFetchRequest(group_id=self.group_id, topics=topics, require_stable=True)
+        request = OffsetFetchRequest(group_id=self.group_id, topics=topics, require_stable=is_stable)
         response = yield from self.ask_until_answered(request, _fetch_codes, version_max=_FETCH_ONE)
         self._check(response.error_code, None)
         found: dict[TopicPartition, int] = {}
@@ -186,6 +204,19 @@ class Coordinator:
             for it in topic.partitions
             if it.error_code
         }
+
+
+def ask_while_loading(core: Core, message: Request, node_id: int, *, about: str) -> Dialogue[Any]:
+    """Ask one broker about everything that it coordinates; wait while it loads its state."""
+    attempts = core.attempts()
+    while True:
+        response = yield Ask(message, node_id)
+        if not response.error_code:
+            return response
+        error = BrokerError(response.error_code, about=about)
+        if reaction_to(error.code) not in (Reaction.RETRY, Reaction.SEARCH):
+            raise error
+        yield from core.pause_or_raise(attempts, error)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:

@@ -33,6 +33,29 @@ class DeliveryInDoubt(ClientError):
     """A record may have been written, and sending it again could write it twice."""
 
 
+class TransactionFailed(ClientError):
+    """A transaction cannot be committed any more: abort it, and do its work again in a new one."""
+
+
+class TransactionAborted(ClientError):
+    """A record was not sent, because its transaction was aborted."""
+
+
+class WrongState(ClientError):
+    """A call that a transactional producer does not allow at this point, such as a second `begin`."""
+
+
+class Fenced(BrokerError):
+    """This producer must stop: another one uses its transactional id, or its transaction took too long."""
+
+    def __init__(self, code: int, transactional_id: str, timeout_ms: int) -> None:
+        message = (
+            f"another producer has taken over, or a transaction was open for longer than {timeout_ms} ms; its open "
+            "transaction is aborted. Make a new producer, unless another one does the work now"
+        )
+        super().__init__(code, message, about=f"transactional id {transactional_id}")
+
+
 class OffsetOutOfRange(ClientError):
     """The log does not have the offset that a consumer wants to read: it was deleted, or is not written yet."""
 

@@ -8,14 +8,14 @@ from typing import Any
 from minibroker.client.errors import BrokerError, UnsupportedByBroker
 from minibroker.clients.blocking import Client
 from minibroker.clients.consumer import Consumer, OffsetReset
-from minibroker.clients.coordination import Coordinator, Reaction, reaction_to
-from minibroker.clients.core import Ask, Core, Dialogue
+from minibroker.clients.coordination import GroupCoordinator, ask_while_loading
+from minibroker.clients.core import Ask, Dialogue
 from minibroker.clients.dialogues import raise_errors
 from minibroker.groups.subscription import CONSUMER_PROTOCOL, InvalidSubscription, decode_assignment
 from minibroker.groups.tables.consumer_group_describe import ConsumerGroupDescribeRequest, DescribedConsumerGroup
 from minibroker.groups.tables.delete_groups import DeleteGroupsRequest
 from minibroker.groups.tables.describe_groups import DescribedGroup, DescribeGroupsRequest
-from minibroker.groups.tables.list_groups import ListGroupsRequest, ListGroupsResponse
+from minibroker.groups.tables.list_groups import ListGroupsRequest
 from minibroker.log.clock import precise_ms
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
@@ -74,23 +74,11 @@ def list_groups(client: Client) -> list[GroupListing]:
     client.metadata([])
     found: dict[str, GroupListing] = {}
     for node_id in sorted(client.core.routes.nodes):
-        for it in client.run(_list(client.core, node_id)).groups:
+        about = f"listing the groups of node {node_id}"
+        for it in client.run(ask_while_loading(client.core, ListGroupsRequest(), node_id, about=about)).groups:
             kind = it.group_type.lower() or CLASSIC
             found[it.group_id] = GroupListing(it.group_id, kind, it.protocol_type, it.group_state, node_id)
     return [found[group_id] for group_id in sorted(found)]
-
-
-def _list(core: Core, node_id: int) -> Dialogue[ListGroupsResponse]:
-    """Ask one broker; wait while it loads its groups."""
-    attempts = core.attempts()
-    while True:
-        response: ListGroupsResponse = yield Ask(ListGroupsRequest(), node_id)
-        if not response.error_code:
-            return response
-        error = BrokerError(response.error_code, about=f"listing the groups of node {node_id}")
-        if reaction_to(error.code) not in (Reaction.RETRY, Reaction.SEARCH):
-            raise error
-        yield from core.pause_or_raise(attempts, error)
 
 
 def describe_all(client: Client) -> list[GroupDescription]:
@@ -131,10 +119,10 @@ def describe_if_there(client: Client, group_id: str) -> GroupDescription | None:
 
 def describe_group(client: Client, group_id: str) -> GroupDescription:
     """The state and the members of a group; a BrokerError with GROUP_ID_NOT_FOUND if there is no such group."""
-    return client.run(_describe(Coordinator(client.core, group_id)))
+    return client.run(_describe(GroupCoordinator(client.core, group_id)))
 
 
-def _describe(coordinator: Coordinator) -> Dialogue[GroupDescription]:
+def _describe(coordinator: GroupCoordinator) -> Dialogue[GroupDescription]:
     group_id = coordinator.group_id
     try:
         asked = ConsumerGroupDescribeRequest(group_ids=[group_id])
@@ -206,9 +194,9 @@ def _assigned(data: bytes) -> list[TopicPartition]:
 # Offsets ------------------------------------------------------------------------------------------------------------
 
 
-def committed_offsets(client: Client, group_id: str) -> dict[TopicPartition, int]:
-    """All offsets that a group has committed."""
-    return client.run(Coordinator(client.core, group_id).committed())
+def committed_offsets(client: Client, group_id: str, *, is_stable: bool = True) -> dict[TopicPartition, int]:
+    """All offsets that a group has committed. If `is_stable`, wait for the transactions that will change them."""
+    return client.run(GroupCoordinator(client.core, group_id).committed(is_stable=is_stable))
 
 
 def committed_offsets_of_all(
@@ -247,7 +235,7 @@ def _committed_together(node_id: int, group_ids: list[str]) -> Dialogue[dict[str
 
 def commit_offsets(client: Client, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Commit offsets for a group without members."""
-    refused = client.run(Coordinator(client.core, group_id).commit(offsets))
+    refused = client.run(GroupCoordinator(client.core, group_id).commit(offsets))
     raise_errors({f"group {group_id}, {partition}": (code, None) for partition, code in refused.items()})
 
 
@@ -281,12 +269,12 @@ def delete_groups(client: Client, group_ids: Iterable[str]) -> dict[str, BrokerE
     refused: dict[str, BrokerError] = {}
     for group_id in group_ids:
         request = DeleteGroupsRequest(groups_names=[group_id])
-        response = client.run(_delete(Coordinator(client.core, group_id), request))
+        response = client.run(_delete(GroupCoordinator(client.core, group_id), request))
         for it in response.results:
             if it.error_code:
                 refused[group_id] = BrokerError(it.error_code, about=f"group {group_id}")
     return refused
 
 
-def _delete(coordinator: Coordinator, request: DeleteGroupsRequest) -> Dialogue[Any]:
+def _delete(coordinator: GroupCoordinator, request: DeleteGroupsRequest) -> Dialogue[Any]:
     return (yield from coordinator.ask_until_answered(request, lambda it: [one.error_code for one in it.results]))

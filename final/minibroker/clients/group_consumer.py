@@ -21,7 +21,7 @@ from minibroker.client.errors import ClientClosed, ClientError, RequestTimedOut,
 from minibroker.client.reasons import unanswered
 from minibroker.clients.blocking import Client, Closing, Link
 from minibroker.clients.consumer import READ_UNCOMMITTED, Consumer, OffsetReset
-from minibroker.clients.coordination import Coordinator, Signature
+from minibroker.clients.coordination import GroupCoordinator, Signature
 from minibroker.clients.core import Ask, Dialogue, Pause
 from minibroker.clients.errors import CommitRefused, InvalidSetting
 from minibroker.clients.fetched import FetchedBatches
@@ -91,7 +91,7 @@ class GroupConsumer(Closing):
             raise InvalidSetting(f"auto_commit_interval_ms={auto_commit_interval_ms} is negative")
         self._listeners = on_assigned, on_revoked, on_lost
         self._client = client.sibling()
-        self._coordinator = Coordinator(self._client.core, config.group_id)
+        self._coordinator = GroupCoordinator(self._client.core, config.group_id)
         self._consumer = Consumer(
             client, offset_reset=offset_reset, isolation_level=isolation_level, max_wait_ms=max_wait_ms
         )
@@ -119,6 +119,11 @@ class GroupConsumer(Closing):
     def member_id(self) -> str:
         """The name of this member in the group; empty until it has one."""
         return self._membership.call(lambda it: it.member_id)
+
+    @property
+    def signature(self) -> Signature:
+        """The member and its epoch, for offsets that a transactional producer commits."""
+        return self._membership.call(lambda it: it.signature)
 
     @property
     def assignment(self) -> list[TopicPartition]:

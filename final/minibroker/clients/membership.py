@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from minibroker.client.errors import BrokerError, ClientClosed, ClientError
-from minibroker.clients.coordination import LOST_CONNECTION, Coordinator, Reaction, Signature, by_topic, reaction_to
+from minibroker.clients.coordination import (
+    LOST_CONNECTION,
+    GroupCoordinator,
+    Reaction,
+    Signature,
+    by_topic,
+    reaction_to,
+)
 from minibroker.clients.core import Core, Dialogue, Pause
 from minibroker.clients.errors import InvalidSetting
 from minibroker.groups.client_assignors import CLIENT_ASSIGNORS, Subscriber
@@ -114,7 +121,7 @@ class Member(ABC):
         self.is_leaving = False
         self.error: ClientError | None = None
         self._core = core
-        self._coordinator = Coordinator(core, config.group_id)
+        self._coordinator = GroupCoordinator(core, config.group_id)
         self._failures = 0
         self._heartbeat_at_ms = 0.0
         self._polled_ms = core.clock()

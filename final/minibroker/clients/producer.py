@@ -27,18 +27,23 @@ from minibroker.clients.accumulator import (
 )
 from minibroker.clients.batching import Callback, Delivery
 from minibroker.clients.blocking import Client, Link
+from minibroker.clients.coordination import TRANSACTION, Coordinator
 from minibroker.clients.errors import BufferFull
 from minibroker.clients.hints import hint_of, nodes_of
 from minibroker.clients.partitioners import Default, Partitioner
 from minibroker.clients.routing import Effect, effect_of
+from minibroker.clients.transacting import Session, is_passing
 from minibroker.log.clock import precise_ms
 from minibroker.log.compression import Compression
 from minibroker.log.record import Header
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.init_producer_id import InitProducerIdRequest
 from minibroker.wire.tables.produce import ProduceResponse
 
 MAX_BLOCK_MS = 60_000
-_CLOSE_TIMEOUT_MS = 30_000
+CLOSE_TIMEOUT_MS = 30_000
+_ADDING_MS = 20
 _SETTLING_MS = 1_000  # how long the sender's thread may take to fail records after their deadline
 
 
@@ -61,8 +66,12 @@ class Producer:
         delivery_timeout_ms: int = 120_000,
         max_block_ms: int = MAX_BLOCK_MS,
         allow_auto_topic_creation: bool = True,
+        session: Session | None = None,
     ) -> None:
-        """Use the cluster and the settings of a client. If `idempotence` is not given, it is on when acks is -1."""
+        """Use the cluster and the settings of a client. If `idempotence` is not given, it is on when acks is -1.
+
+        Only `TransactionalProducer`, which is built on this class, gives a `session`.
+        """
         self._config = ProducerConfig(
             acks=acks,
             idempotence=acks == ACKS_ALL if idempotence is None else idempotence,
@@ -75,6 +84,7 @@ class Producer:
             delivery_timeout_ms=delivery_timeout_ms,
             request_timeout_ms=client.config.timeout_ms,
             retry=client.config.retry,
+            transactional_id=None if session is None else session.transactional_id,
         )
         self._client = client.sibling()
         self._partitioner = partitioner or Default(random.randrange)
@@ -84,7 +94,7 @@ class Producer:
         self._asking = threading.Lock()
         self._accumulator = Accumulator(self._config, random.random)
         self._is_closed = False
-        self._sender = _Sender(client.sibling(), self._config, self._accumulator, self._changed)
+        self._sender = _Sender(client.sibling(), self._config, self._accumulator, self._changed, session)
         self._sender.start()
 
     def __enter__(self) -> Self:
@@ -94,7 +104,7 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # After an exception, do not wait for a broker that may have caused it.
-        self.close(timeout_ms=_CLOSE_TIMEOUT_MS if kind is None else 0)
+        self.close(timeout_ms=CLOSE_TIMEOUT_MS if kind is None else 0)
 
     # Records in -----------------------------------------------------------------------------------------------------
 
@@ -209,7 +219,7 @@ class Producer:
             raise delivery.error
         return delivery.offset
 
-    def close(self, timeout_ms: float = _CLOSE_TIMEOUT_MS) -> None:
+    def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:
         """Flush for at most this time, then stop; records that are not acknowledged by then fail."""
         if self._is_closed:
             return
@@ -239,7 +249,12 @@ class _Sender(threading.Thread):
     """The thread that sends batches. Only this thread uses its client and its links."""
 
     def __init__(
-        self, client: Client, config: ProducerConfig, accumulator: Accumulator, changed: threading.Condition
+        self,
+        client: Client,
+        config: ProducerConfig,
+        accumulator: Accumulator,
+        changed: threading.Condition,
+        session: Session | None = None,
     ) -> None:
         super().__init__(name="minibroker-producer", daemon=True)
         self._client = client
@@ -267,6 +282,9 @@ class _Sender(threading.Thread):
         self._failures: dict[int, int] = {}
         self._metadata_not_before_ms = 0.0
         self._id_not_before_ms = 0.0
+        self._session = session
+        self._coordinator = Coordinator(self._asking.core, session.transactional_id if session else "", TRANSACTION)
+        self._adding_not_before_ms = 0.0
 
     # Called by other threads ------------------------------------------------------------------------------------------
 
@@ -339,7 +357,8 @@ class _Sender(threading.Thread):
             times += [deadline for sends in self._in_flight.values() for _send, deadline in sends.values()]
             # A wait may have ended since the thread last looked for work. It is included, so that the thread does not
             # sleep now, because nothing else would wake it.
-            waits = (*self._not_before_ms.values(), self._metadata_not_before_ms, self._id_not_before_ms)
+            others = (self._metadata_not_before_ms, self._id_not_before_ms, self._adding_not_before_ms)
+            waits = (*self._not_before_ms.values(), *others)
             times += [at for at in waits if at > self._looked_ms]
             self._wakes_at_ms = min((at for at in times if at is not None), default=now + 60_000)
             # If a caller has called `wake` since the last drain, the thread must not sleep.
@@ -350,7 +369,8 @@ class _Sender(threading.Thread):
         """Notify the waiting threads, and call the callbacks outside of the lock."""
         with self._changed:
             finished = self._accumulator.take_finished()
-            if finished:
+            # After a failure, `abort` waits for the last answers, which finish no batch.
+            if finished or self._accumulator.failure is not None:
                 self._changed.notify_all()
         for batch in finished:
             for callback, delivery in batch.callbacks:
@@ -362,6 +382,8 @@ class _Sender(threading.Thread):
         self._looked_ms = precise_ms()
         if self._accumulator.needs_producer_id and precise_ms() >= self._id_not_before_ms:
             self._ask_producer_id()
+        if self._session is not None and precise_ms() >= self._adding_not_before_ms:
+            self._add_partitions(self._session)
         drained = self._drain()
         while drained.sends:
             for send in drained.sends:
@@ -401,6 +423,25 @@ class _Sender(threading.Thread):
             with self._changed:
                 self._accumulator.give_up(BrokerError(response.error_code, about="asking for a producer id"))
 
+    def _add_partitions(self, session: Session) -> None:
+        """Add the partitions of new batches to the transaction, if the brokers do not do that themselves."""
+        with self._changed:
+            missing = [TopicPartition(*it) for it in self._accumulator.unadmitted]
+        if not missing:
+            return
+        try:
+            self._asking.run(session.add_partitions(self._coordinator, missing))
+        except ClientError as error:
+            # The previous transaction is usually finished within milliseconds, so the wait is short.
+            is_short = isinstance(error, BrokerError) and error.code is ErrorCode.CONCURRENT_TRANSACTIONS
+            self._adding_not_before_ms = precise_ms() + (_ADDING_MS if is_short else self._config.retry.backoff_ms)
+            if not is_passing(error):
+                with self._changed:
+                    self._accumulator.fail_transaction(error)
+        else:
+            with self._changed:
+                self._accumulator.admit(missing)
+
     def _ask_metadata(self, topics: set[str]) -> None:
         self._metadata_not_before_ms = precise_ms() + self._config.retry.backoff_ms
         try:
@@ -419,7 +460,10 @@ class _Sender(threading.Thread):
         try:
             link = self._client.link(send.node_id)
             request = produce_request(send, self._config)
-            number = link.send(request, deadline_ms=deadline_ms, expects_response=expects_response)
+            version_max = None if self._session is None else self._session.produce_version_max
+            number = link.send(
+                request, deadline_ms=deadline_ms, version_max=version_max, expects_response=expects_response
+            )
         except ClientError as error:
             self._on_failed_send(send, link, error)
             return

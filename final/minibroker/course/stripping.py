@@ -14,6 +14,7 @@ import io
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from minibroker.course.errors import FunctionNotFound
 
@@ -110,8 +111,12 @@ class _Text:
 # One function
 
 
+# A list of tasks names several functions of one file, and each is looked for.
+_parsed = lru_cache(ast.parse)
+
+
 def _find(source: str, function: str) -> Function:
-    scopes: list[ast.AST] = [ast.parse(source)]
+    scopes: list[ast.AST] = [_parsed(source)]
     for name in function.split("."):
         scopes = [inner for scope in scopes for inner in _definitions(scope) if inner.name == name]
     found = [node for node in scopes if isinstance(node, Function) and not _is_overload(node)]

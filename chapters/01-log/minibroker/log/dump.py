@@ -4,17 +4,20 @@ The file is read one batch at a time and never changed. The dump continues after
 leads to another batch. The functions yield lines, or plain dictionaries for JSON; the caller prints them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from minibroker.log.annotate import annotate
 from minibroker.log.batch import MAGIC, MAGIC_AT, Batch, BatchHeader
-from minibroker.log.control import ControlType, control_type
+from minibroker.log.control import ControlType, control_type, coordinator_epoch
 from minibroker.log.errors import CorruptBatch, LogError
 from minibroker.log.interfaces import File
 from minibroker.log.record import Record
 from minibroker.log.recovery import headers
 from minibroker.log.text import bytes_text, compression_text, counted_text, time_text, timestamp_type_text
+
+Meaning = Callable[[Record], str | None]
+"""Says what a record of an internal topic means, or None if its bytes are shown."""
 
 
 class Found(NamedTuple):
@@ -112,7 +115,9 @@ def _check_records(batch: Batch) -> None:
 # Showing ------------------------------------------------------------------------------------------------------------
 
 
-def lines(file: File, summary: Summary, *, records: bool = True, annotated: bool = False) -> Iterator[str]:
+def lines(
+    file: File, summary: Summary, *, records: bool = True, annotated: bool = False, meaning: Meaning | None = None
+) -> Iterator[str]:
     """Show a log file: a line for each batch, and below it the batch's records or annotated bytes."""
     for found in find(file, summary):
         yield batch_line(found)
@@ -121,7 +126,7 @@ def lines(file: File, summary: Summary, *, records: bool = True, annotated: bool
         elif annotated:
             yield from (f"  {line}" for line in annotate(found.batch))
         elif records:
-            yield from (f"  {record_line(record, found.batch.header)}" for record in found.batch.records())
+            yield from (f"  {record_line(record, found.batch.header, meaning)}" for record in found.batch.records())
     yield summary.line()
 
 
@@ -158,10 +163,11 @@ def _flags(header: BatchHeader) -> list[str]:
     return [f"[{', '.join(flags)}]"] if flags else []
 
 
-def record_line(record: Record, header: BatchHeader) -> str:
+def record_line(record: Record, header: BatchHeader, meaning: Meaning | None = None) -> str:
     """One record on one line."""
-    if header.is_control:
-        return f"{record.offset}  {time_text(record.timestamp)}  {_control(record)}"
+    meant = _control(record) if header.is_control else None if meaning is None else meaning(record)
+    if meant is not None:
+        return f"{record.offset}  {time_text(record.timestamp)}  {meant}"
     shown = f"{record.offset}  {time_text(record.timestamp)}  {bytes_text(record.key)}  {bytes_text(record.value)}"
     if record.headers:
         shown += "  " + " ".join(f"{key}={bytes_text(value)}" for key, value in record.headers)
@@ -170,30 +176,36 @@ def record_line(record: Record, header: BatchHeader) -> str:
 
 def _control(record: Record) -> str:
     number = control_type(record)
+    if number in (ControlType.ABORT, ControlType.COMMIT):
+        return f"{ControlType(number).name} by coordinator epoch {coordinator_epoch(record)}"
     return ControlType(number).name if number in set(ControlType) else f"control type {number}"
 
 
-def objects(file: File, summary: Summary, *, records: bool = True) -> Iterator[dict[str, Any]]:
+def objects(
+    file: File, summary: Summary, *, records: bool = True, meaning: Meaning | None = None
+) -> Iterator[dict[str, Any]]:
     """Show a log file as plain data for JSON: an object for each batch, and one for a damaged tail."""
     for found in find(file, summary):
         shown: dict[str, Any] = {"position": found.position, "size": found.batch.header.size}
         shown |= found.batch.header._asdict() | {"compression": compression_text(found.batch.header)}
         shown["damage"] = found.damage
         if records and found.damage is None:
-            shown["records"] = [_record_object(record) for record in found.batch.records()]
+            meant = _control if found.batch.header.is_control else meaning
+            shown["records"] = [_record_object(record, meant) for record in found.batch.records()]
         yield shown
     if summary.tail is not None:
         yield {"position": summary.size, "damage": summary.tail}
 
 
-def _record_object(record: Record) -> dict[str, Any]:
+def _record_object(record: Record, meaning: Meaning | None) -> dict[str, Any]:
+    meant = None if meaning is None else meaning(record)
     return {
         "offset": record.offset,
         "timestamp": record.timestamp,
         "key": _json_bytes(record.key),
         "value": _json_bytes(record.value),
         "headers": [{"key": key, "value": _json_bytes(value)} for key, value in record.headers],
-    }
+    } | ({} if meant is None else {"meaning": meant})
 
 
 def _json_bytes(data: bytes | None) -> str | dict[str, str] | None:

@@ -7,6 +7,7 @@ subset reaches it instead. The names in a directory become durable with `fsync_d
 """
 
 import errno
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from minibroker.log.compression import Bytes
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from random import Random
 
 _SCATTERED = 0.25  # the share of crashes that keep a random subset of the operations
+# A simulation flushes directories so often that their names are worth remembering.
+_directory_of = lru_cache(maxsize=1000)(directory_of)
 
 
 class _Write(NamedTuple):
@@ -181,11 +184,11 @@ class MemoryFiles:
 
     def fsync_directory(self, directory: str) -> None:
         """Make the names in a directory durable, new names of subdirectories included."""
-        for source, target in [move for move in self._moves if directory_of(move[1]) == directory]:
+        for source, target in [move for move in self._moves if _directory_of(move[1]) == directory]:
             self._durable_names = _moved(self._durable_names, source, target)
             self._moves.remove((source, target))
-        kept = {path: node for path, node in self._durable_names.items() if directory_of(path) != directory}
-        self._durable_names = kept | {p: n for p, n in self._names.items() if directory_of(p) == directory}
+        kept = {path: node for path, node in self._durable_names.items() if _directory_of(path) != directory}
+        self._durable_names = kept | {p: n for p, n in self._names.items() if _directory_of(p) == directory}
 
     def crash(self, chance: "Random | None" = None) -> None:
         """Lose power. Without a random source, everything that was not flushed is lost."""

@@ -108,6 +108,7 @@ def clean(
     upto_offset: int | None = None,
     aborted: Iterable[tuple[int, int, int]] = (),
     keep_producers: AbstractSet[tuple[int, int]] = frozenset(),
+    keep_markers: AbstractSet[tuple[int, int]] = frozenset(),
     map_bytes_max: int = DEDUPE_BUFFER_BYTES,
     on_owner: Callable[[Callable[[], None]], None] = run_now,
     pace: Callable[[int], None] = lambda _bytes_read: None,
@@ -117,8 +118,9 @@ def clean(
     `upto_offset` is the last stable offset: every transaction below it has ended. `aborted` lists the aborted
     transactions as (producer id, first offset, offset of the marker). `keep_producers` holds (producer id, last offset
     of its last batch) for each active producer. That batch stays, even if it is empty, because it holds the producer's
-    last sequence number. `pace` is called with the number of bytes read; it may sleep to spare the disk, or raise to
-    end the cleaning.
+    last sequence number. `keep_markers` holds (producer id, epoch) for each active producer that has no batch of its
+    epoch yet. Its markers of that epoch stay, because only they hold the epoch. `pace` is called with the number of
+    bytes read; it may sleep to spare the disk, or raise to end the cleaning.
     """
     assert log.config.compacts, "cleanup.policy does not include compact, so the offsets must stay dense"
     first_dirty_offset = _within_log(first_dirty_offset, log)
@@ -136,6 +138,7 @@ def clean(
         delete_retention_ms=log.config.delete_retention_ms,
         aborted=transactions,
         keep_producers=keep_producers,
+        keep_markers=keep_markers,
     )
     copies: list[_Copy] = []
     for group in grouped([source for source in sources if source.base_offset < end_offset], log.config):

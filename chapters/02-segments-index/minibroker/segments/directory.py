@@ -125,18 +125,22 @@ class DataDirectory:
 
     def delete_log(self, partition: TopicPartition) -> None:
         """Remove a partition. Its directory is renamed first, so that a crash leaves either all of it or nothing."""
-        for error in self.delete_logs([partition]).values():
-            raise error
+        failures = self.delete_logs([partition])
+        if failures:
+            # No variable keeps the error: it would refer to itself, through its traceback and this call.
+            raise failures.popitem()[1]
 
     def delete_logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OSError]:
         """Remove many partitions, with one flush for all renames. Return the error of each partition that failed."""
         failures: dict[TopicPartition, OSError] = {}
         doomed: list[str] = []
-        for partition in partitions:
+        leaving = list(partitions)
+        self._forget(leaving)
+        for partition in leaving:
             try:
                 doomed.append(self._rename(partition, "delete"))
             except OSError as error:
-                failures[partition] = error
+                failures[partition] = error.with_traceback(None)
         if doomed:
             self._files.fsync_directory(self._path)
         # A file that cannot be removed now is removed at the next start. A reader's slice keeps its file open.
@@ -146,12 +150,30 @@ class DataDirectory:
 
     def set_aside(self, partition: TopicPartition) -> str:
         """Rename the directory of a partition that is not in the metadata; return the new name."""
+        self._forget([partition])
         name = self._rename(partition, "stray")
         self._files.fsync_directory(self._path)
         return name
 
+    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
+        """Remove partitions from all checkpoints, before their directories are renamed.
+
+        After a crash, a partition with a recovery point and without a directory counts as `missing`. So its recovery
+        point leaves the disk first.
+        """
+        known = [it for it in partitions if it in self._checkpoints[RECOVERY_POINTS]]
+        for partition in known:
+            self._drop_offsets(partition)
+        if known:
+            self._try_to_write(RECOVERY_POINTS)
+
+    def _drop_offsets(self, partition: TopicPartition) -> None:
+        for offsets in self._checkpoints.values():
+            offsets.pop(partition, None)
+        self._deleted.add(partition)
+
     def _rename(self, partition: TopicPartition, reason: str) -> str:
-        """Rename a partition's directory, and remove the partition from all checkpoints."""
+        """Rename a partition's directory."""
         suffix = f"-{partition.partition}.{self._token()}-{reason}"
         target = f"{self._path}/{partition.topic[: NAME_BYTES_MAX - len(suffix)]}{suffix}"
         self._files.rename(self.directory_of(partition), target)
@@ -159,9 +181,8 @@ class DataDirectory:
         if log is not None:
             log.release_files()
         self._unopened.discard(partition)
-        for offsets in self._checkpoints.values():
-            offsets.pop(partition, None)
-        self._deleted.add(partition)
+        # A flush on the background thread may have noted an offset since `_forget`.
+        self._drop_offsets(partition)
         return target
 
     def _try_to_remove(self, directory: str) -> None:

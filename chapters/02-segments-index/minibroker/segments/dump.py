@@ -103,10 +103,11 @@ def dump_of(files: Files, path: str) -> Dump:
 
 
 class LogDump:
-    """A log file, shown by chapter 01's dump."""
+    """A log file, shown by chapter 01's dump. `meaning` says what the records of an internal topic mean."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, meaning: log_dump.Meaning | None = None) -> None:
         self._file = file
+        self._meaning = meaning
         self._summary = log_dump.Summary()
 
     @property
@@ -116,7 +117,7 @@ class LogDump:
 
     def lines(self, *, records: bool, annotated: bool) -> Iterator[str]:
         """Show the batches, and their records or bytes."""
-        return log_dump.lines(self._file, self._summary, records=records, annotated=annotated)
+        return log_dump.lines(self._file, self._summary, records=records, annotated=annotated, meaning=self._meaning)
 
     def damaged_lines(self) -> Iterator[str]:
         """Show only the damaged batches."""
@@ -124,7 +125,7 @@ class LogDump:
 
     def objects(self, *, records: bool) -> Iterator[dict[str, Any]]:
         """One object for each batch."""
-        return log_dump.objects(self._file, self._summary, records=records)
+        return log_dump.objects(self._file, self._summary, records=records, meaning=self._meaning)
 
 
 # Indexes ------------------------------------------------------------------------------------------------------------

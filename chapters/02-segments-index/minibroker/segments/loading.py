@@ -16,7 +16,7 @@ from minibroker.log.logfile import FlushPolicy
 from minibroker.log.recovery import Recovered, headers
 from minibroker.segments.config import LogConfig
 from minibroker.segments.indexes import OFFSET_SUFFIX, TIME_SUFFIX
-from minibroker.segments.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, SUFFIXES, Segment
+from minibroker.segments.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, SUFFIXES, TRANSACTION_SUFFIX, Segment
 
 CLEANED = ".cleaned"
 SWAP = ".swap"
@@ -102,7 +102,8 @@ def sweep(files: Files, directory: str) -> list[str]:
         _finish_swaps(files, directory, [name for name in names if name.endswith(SWAP)])
         names = files.list(directory)
     logs = {name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX)}
-    orphans = {name for name in names if name.endswith(SUFFIXES) and name.partition(".")[0] not in logs}
+    of_a_segment = (*SUFFIXES, TRANSACTION_SUFFIX)
+    orphans = {name for name in names if name.endswith(of_a_segment) and name.partition(".")[0] not in logs}
     for name in orphans:
         files.unlink(f"{directory}/{name}")
     return [name for name in names if name not in orphans]
@@ -118,7 +119,7 @@ def _finish_swaps(files: Files, directory: str, names: Sequence[str]) -> None:
             if int(stem) < replaced < end_offset:
                 Segment(files, directory, replaced, LogConfig()).delete()
         # Remove the original's indexes. They do not fit the new log file, whose own indexes may be missing.
-        for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
+        for suffix in (OFFSET_SUFFIX, TIME_SUFFIX, TRANSACTION_SUFFIX):
             with suppress(FileNotFoundError):
                 files.unlink(f"{directory}/{stem}{suffix}")
     # Remove each `.swap` index that has no `.swap` log: its swap never began. Rename the others, the log file last. As

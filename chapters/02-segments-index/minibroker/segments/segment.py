@@ -19,6 +19,7 @@ from minibroker.segments.indexes import OFFSET_SUFFIX, TIME_SUFFIX, Indexes
 LOG_SUFFIX = ".log"
 RELATIVE_OFFSET_MAX = 2**31 - 1  # the indexes store it as an int32
 SUFFIXES = (LOG_SUFFIX, OFFSET_SUFFIX, TIME_SUFFIX)
+TRANSACTION_SUFFIX = ".txnindex"  # a companion of chapter 06 writes this file; it belongs to one segment
 
 
 def stem(directory: str, base_offset: int) -> str:
@@ -269,7 +270,7 @@ class Segment:
         # The log file is removed last, because the next start removes an index without a log file, but keeps a log file
         # without an index.
         self.release_files()
-        for suffix in reversed(SUFFIXES):
+        for suffix in (TRANSACTION_SUFFIX, *reversed(SUFFIXES)):
             with suppress(FileNotFoundError):
                 self._files.unlink(self.path(suffix))
 

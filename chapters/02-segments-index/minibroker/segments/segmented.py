@@ -177,7 +177,9 @@ class SegmentedLog:
         """
         if not is_checked:
             check_whole(batch)
-        self._tail.check_writable(leader_epoch)
+        tail = self._tail
+        if tail.failure is not None or leader_epoch < tail.leader_epoch:
+            tail.check_writable(leader_epoch)
         base_offset = self.log_end_offset
         stamp(batch, base_offset=base_offset, leader_epoch=leader_epoch)
         if log_append_time_ms is not None:
@@ -287,6 +289,7 @@ class SegmentedLog:
         self._use(new)
         with self._durability.offline_if_it_fails("an empty segment could not be removed"):
             old.delete()
+        self._companions.tell(lambda companion: companion.on_roll(base_offset))
 
     # Companions -----------------------------------------------------------------------------------------------------
 

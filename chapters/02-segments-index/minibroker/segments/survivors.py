@@ -69,6 +69,7 @@ class Survivors:
         delete_retention_ms: int,
         aborted: AbortedTransactions,
         keep_producers: AbstractSet[tuple[int, int]] = frozenset(),
+        keep_markers: AbstractSet[tuple[int, int]] = frozenset(),
     ) -> None:
         self._newest = newest
         self._end_offset = end_offset  # records from this offset on are not in the map, so they stay
@@ -76,18 +77,21 @@ class Survivors:
         self._delete_horizon_ms = now_ms + delete_retention_ms
         self._aborted = aborted
         self._keep_producers = keep_producers
+        self._keep_markers = keep_markers
         self._open: set[int] = set()  # producers with a surviving transactional batch whose marker has not come yet
 
     def of(self, batch: Batch, *, must_stay: bool = False) -> Batch | None:
         """The batch with its surviving records, or None if no record survives.
 
         A batch that `must_stay`, or that is its producer's last batch, stays even without records. It keeps its offsets
-        and its producer's last sequence number.
+        and its producer's last sequence number. A marker stays if only it has the epoch of its producer.
         """
         header = batch.header
         kept = self._of_control(batch) if header.is_control else self._of_records(batch)
         if kept is None and (must_stay or (header.producer_id, header.last_offset) in self._keep_producers):
             kept = emptied(header)
+        elif kept is None and header.is_control and (header.producer_id, header.producer_epoch) in self._keep_markers:
+            kept = batch
         if kept is not None and header.is_transactional and not header.is_control:
             self._open.add(header.producer_id)
         return kept

@@ -8,7 +8,7 @@ requests after it. So a node that fetches from a broker uses a second client for
 import asyncio
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from minibroker.client.addresses import Address, parse_address
 from minibroker.client.connection import Authenticator, Connection
@@ -34,6 +34,9 @@ class AsyncLink(asyncio.BufferedProtocol):
         self._connection = Connection(client_id=client_id, peer=str(address), authenticator=authenticator)
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._deadlines: dict[int, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        """One timer for all requests. Most are answered in time, so it is not set anew for each of them."""
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -48,22 +51,49 @@ class AsyncLink(asyncio.BufferedProtocol):
         """Wait until the login is complete and the versions are negotiated."""
         await self._ready
 
-    async def send(self, message: Request, *, version_max: int | None = None, expects_response: bool = True) -> Any:
+    async def send(
+        self, message: Request, *, timeout_s: float, version_max: int | None = None, expects_response: bool = True
+    ) -> Any:
         """Send a request and wait for its response. Other requests may be in flight at the same time."""
-        await self._may_write.wait()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        if not self._may_write.is_set():
+            await asyncio.wait_for(self._may_write.wait(), timeout_s)
         if self._error is not None:
             raise ConnectionLost(str(self._error)) from self._error
         sent = self._connection.request(message, version_max=version_max, expects_response=expects_response)
         if not expects_response:
             self._write(sent.parts)
             return None
-        answer = self._waiting[sent.correlation_id] = asyncio.get_running_loop().create_future()
+        answer = self._waiting[sent.correlation_id] = loop.create_future()
+        self._deadlines[sent.correlation_id] = deadline
+        self._watch(deadline)
         self._write(sent.parts)
         try:
             return await answer
         finally:
             # If the caller has stopped waiting, its response is dropped when it arrives.
             self._waiting.pop(sent.correlation_id, None)
+            self._deadlines.pop(sent.correlation_id, None)
+
+    def _watch(self, deadline: float) -> None:
+        """Set the timer to a deadline, unless it is set to an earlier one."""
+        if self._timer is not None:
+            if self._timer.when() <= deadline:
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(deadline, self._on_time)
+
+    def _on_time(self) -> None:
+        """Fail the callers whose time is over."""
+        self._timer, now = None, asyncio.get_running_loop().time()
+        for correlation_id, deadline in self._deadlines.items():
+            waiter = self._waiting[correlation_id]
+            if deadline <= now and not waiter.done():
+                waiter.set_exception(TimeoutError())
+        later = [it for it in self._deadlines.values() if it > now]
+        if later:
+            self._watch(min(later))
 
     def close(self, error: ClientError | None = None) -> None:
         """End the connection. Every waiting caller gets the error."""
@@ -78,6 +108,8 @@ class AsyncLink(asyncio.BufferedProtocol):
             self._error = error
         if self._transport is not None:
             self._transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
         for waiter in [self._ready, *self._waiting.values()]:
             if not waiter.done():
                 waiter.set_exception(error)
@@ -90,8 +122,7 @@ class AsyncLink(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to log in, or to negotiate versions."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._write(self._connection.greeting())
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
@@ -186,14 +217,17 @@ class AsyncClient:
         wait_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         link = await self._open()
         try:
-            async with asyncio.timeout(wait_ms / 1000):
-                return await link.send(message, version_max=version_max, expects_response=expects_response)
+            return await link.send(
+                message, timeout_s=wait_ms / 1000, version_max=version_max, expects_response=expects_response
+            )
         except TimeoutError:
             # A broker answers in order, so later requests on this connection would also wait for the missing answer.
             link.close(ConnectionLost(f"{self.address} did not answer an earlier request in time"))
             raise RequestTimedOut(unanswered(self.address, message, wait_ms)) from None
 
     async def _open(self) -> AsyncLink:
+        if self._link is not None and self._link.is_open and not self._is_closed:
+            return self._link
         # Concurrent requests share one connection, so only one of them opens it.
         async with self._opening:
             if self._is_closed:

@@ -85,6 +85,7 @@ class Connection:
         self._login_step = None if self._login is None else next(self._login)
         self._greeting_version: int | None = None if self._login else _NEWEST_GREETING
         self._greeted_with: set[int] = set()
+        self.features: dict[str, int] = {}  # the finalized features of the cluster and their levels
         self.is_ready = False
 
     # Requests ---------------------------------------------------------------------------------------------------------
@@ -201,6 +202,7 @@ class Connection:
         if code:
             raise BrokerError(code, about=f"{self._peer} answered ApiVersions with an error")
         self._ranges = {offered.api_key: (offered.min_version, offered.max_version) for offered in response.api_keys}
+        self.features = {it.name: it.max_version_level for it in response.finalized_features}
         self.is_ready = True
 
     def _greet_again(self, response: ApiVersionsResponse) -> None:

@@ -55,6 +55,8 @@ class BrokerImage:
     in_controlled_shutdown: bool = False
     log_dirs: tuple[bytes, ...] = ()
     """The ids of its data directories; empty if it did not report them."""
+    fenced_offset: int = field(default=NO_OFFSET, compare=False)
+    """The offset of the record that fenced it last. A snapshot does not keep it."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """The address of a listener, by its name; None if the broker does not have it."""
@@ -143,17 +145,18 @@ class Builder:
         self._partitions: dict[str, dict[int, PartitionImage]] = {}
         self._configs: dict[tuple[ConfigResource, str], dict[str, str]] = {}
         self.offset = image.offset
+        """The offset of the last record, which is being applied or was applied."""
 
     def fold(self, record: MetadataRecord, offset: int) -> None:
         """Apply one record. A record that contradicts the image raises CorruptMetadata with its offset."""
         assert offset > self.offset, f"record {offset} cannot follow record {self.offset}"
         step = _STEPS.get(type(record))
         assert step is not None, f"there is no method to fold a {type(record).__name__}"
+        self.offset = offset
         try:
             step(self, record)
         except CorruptMetadata as error:
             raise CorruptMetadata(f"metadata record at offset {offset}: {error}") from error
-        self.offset = offset
 
     def build(self) -> Image:
         """The image. The builder cannot be used afterwards."""
@@ -267,6 +270,7 @@ class Builder:
             endpoints=endpoints,
             in_controlled_shutdown=record.in_controlled_shutdown,
             log_dirs=tuple(record.log_dirs),
+            fenced_offset=self.offset if record.fenced else NO_OFFSET,
         )
 
     def on_producer_ids(self, record: ProducerIdsRecord) -> None:

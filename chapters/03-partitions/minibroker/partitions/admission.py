@@ -11,9 +11,9 @@ compacted topic, for a topic that limits the age of its records, and with `minib
 A rule knows the `Origin` of a batch. A client's batch must meet all rules. A coordinator's own batch may be a control
 batch, and its sequence number is not checked.
 
-`LocalPartition` gets the function that lists the rules. Chapter 06 passes one that replaces `is_in_no_transaction`
-and adds a rule that keeps clients out of internal topics. The checks of the replica (is it the leader, are enough
-replicas in sync) come before any rule, through `ReplicaPort`.
+`LocalPartition` gets the function that lists the rules. Chapter 06 passes one without `is_in_no_transaction`, with a
+rule about transactions at the end, and another one that keeps clients out of internal topics. The checks of the replica
+(is it the leader, are enough replicas in sync) come before any rule, through `ReplicaPort`.
 """
 
 from collections.abc import Callable, Iterator
@@ -51,6 +51,19 @@ class Origin(Enum):
     COORDINATOR = "coordinator"
 
 
+class Claim:
+    """The transaction to which a Produce request says that its transactional batches belong."""
+
+    __slots__ = ("guards", "transactional_id", "version")
+
+    def __init__(self, transactional_id: str, version: int) -> None:
+        self.transactional_id = transactional_id
+        self.version = version
+        """The version of the request. From version 12 on, a batch adds its partition to the transaction (KIP-890)."""
+        self.guards: dict[object, object] = {}
+        """The guard of each partition for which a batch of this request was held. Chapter 06 uses them."""
+
+
 class Incoming(NamedTuple):
     """A batch that is to be appended, with its header."""
 
@@ -58,6 +71,7 @@ class Incoming(NamedTuple):
     batch: memoryview
     now_ms: int
     origin: Origin = Origin.CLIENT
+    claim: Claim | None = None
 
 
 _CODEC_MAX = int(max(Compression))
@@ -68,7 +82,9 @@ Rule = Callable[[Incoming], Duplicate | None]
 Rules = Callable[[TopicConfig, ProducerStates], list[Rule]]
 
 
-def incoming(batch: memoryview | None, now_ms: int, origin: Origin = Origin.CLIENT) -> Incoming:
+def incoming(
+    batch: memoryview | None, now_ms: int, origin: Origin = Origin.CLIENT, claim: Claim | None = None
+) -> Incoming:
     """Read the header of the records for one partition, which must be one batch of the current format."""
     if batch is None or len(batch) == 0:
         raise Refused(ErrorCode.INVALID_RECORD, "there is no record batch in the request")
@@ -89,7 +105,7 @@ def incoming(batch: memoryview | None, now_ms: int, origin: Origin = Origin.CLIE
     if header.length + LENGTH_COUNTS_FROM < len(batch):
         message = f"{len(batch)} bytes for one partition, but its first batch has {header.size}: send one batch each"
         raise Refused(ErrorCode.INVALID_RECORD, message)
-    return tuple.__new__(Incoming, (header, batch, now_ms, origin))  # saves one call for every batch
+    return tuple.__new__(Incoming, (header, batch, now_ms, origin, claim))  # saves one call for every batch
 
 
 # The rules, in their order --------------------------------------------------------------------------------------------

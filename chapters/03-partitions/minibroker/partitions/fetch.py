@@ -12,13 +12,13 @@ of them, and the session id 0 in the answer says that there is no session.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 from minibroker.log.batch import NO_LEADER_EPOCH
 from minibroker.log.interfaces import FileSlice
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import Partition, Reader
+from minibroker.partitions.partition import LogEnd, Partition, Reader
 from minibroker.partitions.registry import Answer, Call
 from minibroker.partitions.routes import WRONG_NODE, Routes
 from minibroker.partitions.waiting import Turn, Wait
@@ -97,7 +97,7 @@ class Fetch:
             return response
         fetch.mark_as_waiting()
         return Wait(
-            keys=fetch.names,
+            keys=fetch.keys,
             timeout_ms=request.max_wait_ms,
             attempt=fetch.attempt,
             expire=fetch.gather,
@@ -116,11 +116,6 @@ def _reader(call: Call[FetchRequest], clock: Callable[[], int]) -> Reader:
         replica_id, replica_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
     is_committed_only = request.isolation_level == _READ_COMMITTED
     return Reader(replica_id, replica_epoch, is_committed_only=is_committed_only, now_ms=clock())
-
-
-def _of_replica(it: _Wanted) -> _Wanted:
-    """Add the start offset of the replica's own log to its reader. DeleteRecords waits for this offset."""
-    return it._replace(reader=it.reader._replace(log_start_offset=it.wanted.log_start_offset))
 
 
 class _Fetch:
@@ -147,8 +142,10 @@ class _Fetch:
         for topic in call.request.topics:
             name = self._name(topic.topic, topic.topic_id) if topic.partitions else None
             for it in topic.partitions:
-                wanted[topic.topic, topic.topic_id, it.partition] = _Wanted(name, topic.topic_id, it, reader)
-        self._wanted = [_of_replica(it) for it in wanted.values()] if is_replica else list(wanted.values())
+                # A replica's reader has the start offset of its own log. DeleteRecords waits for this offset.
+                own = reader._replace(log_start_offset=it.log_start_offset) if is_replica else reader
+                wanted[topic.topic, topic.topic_id, it.partition] = _Wanted(name, topic.topic_id, it, own)
+        self._wanted = list(wanted.values())
 
         self._may_exceed = True
         """Whether the first batch may exceed the limits. In a slice, only if no earlier slice has records."""
@@ -159,9 +156,10 @@ class _Fetch:
         return len(self._wanted) > _PARTITIONS_PER_TURN
 
     @property
-    def names(self) -> list[TopicPartition]:
-        """The partitions whose changes may complete the answer."""
-        return [TopicPartition(it.topic, it.wanted.partition) for it in self._wanted if it.topic is not None]
+    def keys(self) -> Sequence[Hashable]:
+        """The keys under which the request waits for more records."""
+        names = [TopicPartition(it.topic, it.wanted.partition) for it in self._wanted if it.topic is not None]
+        return list(map(LogEnd, names)) if self._is_replica else names
 
     def _name(self, topic: str, topic_id: bytes) -> str | None:
         if self._version < TOPIC_IDS_FROM_VERSION:
@@ -305,7 +303,7 @@ class _LongFetch:
 
     def wait(self) -> Wait[Response]:
         """The wait for the answer."""
-        keys = (self._turn, *self._fetch.names)
+        keys = (self._turn, *self._fetch.keys)
         return Wait(keys, _NO_TIMEOUT_MS, attempt=self._attempt, expire=self._fetch.gather)
 
     def _attempt(self) -> Response | None:

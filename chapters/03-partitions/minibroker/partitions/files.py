@@ -34,7 +34,19 @@ _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 class BoundedFile:
     """One open file of a `BoundedFiles`. It has a handle, or gets one when it is used."""
 
-    __slots__ = ("__weakref__", "_files", "failure", "is_closed", "is_dirty", "key", "open_handle", "path", "writable")
+    __slots__ = (
+        "__weakref__",
+        "_files",
+        "cuts",
+        "failure",
+        "is_closed",
+        "is_dirty",
+        "is_recent",
+        "key",
+        "open_handle",
+        "path",
+        "writable",
+    )
 
     def __init__(self, files: "BoundedFiles", path: str, *, key: int, writable: bool) -> None:
         self._files = files
@@ -43,8 +55,12 @@ class BoundedFile:
         self.writable = writable
         self.open_handle: File | None = None
         self.is_dirty = False
+        self.is_recent = False
+        """Whether the file was written to since its place in the queue of dirty files last changed."""
         self.is_closed = False
         self.failure: OSError | None = None
+        self.cuts = 0
+        """How often the file was truncated. Then a slice that was found before may have other bytes."""
 
     def __del__(self) -> None:
         self._files.forget(self)
@@ -59,7 +75,13 @@ class BoundedFile:
 
     def pwrite(self, data: Bytes, position: int) -> int:
         """Write into the page cache and return how many bytes were written."""
-        taken = self._files.handle_of(self, is_written=True).pwrite(data, position)
+        # This runs for every append. A file that is open and dirty is only marked, and no lock is taken.
+        handle = self.open_handle
+        if handle is None or not self.is_dirty:
+            handle = self._files.handle_of(self, is_written=True)
+        else:
+            self.is_recent = True
+        taken = handle.pwrite(data, position)
         if not self.is_dirty:
             # Another thread has flushed the file meanwhile, perhaps before this write. Mark it as dirty again.
             self._files.handle_of(self, is_written=True)
@@ -71,6 +93,7 @@ class BoundedFile:
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
+        self.cuts += 1
         self._files.handle_of(self, is_written=True).truncate(size)
 
     def fsync(self) -> None:
@@ -244,6 +267,12 @@ class BoundedFiles:
             file.open_handle = None
 
     def _flush_oldest(self) -> None:
+        for key, reference in list(self._dirty.items()):
+            file = reference()
+            if file is None or not file.is_recent:
+                break
+            file.is_recent = False
+            self._dirty.move_to_end(key)
         key, reference = self._dirty.popitem(last=False)
         self._clean[key] = reference
         file = reference()

@@ -27,7 +27,8 @@ from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.files import BoundedFiles
 from minibroker.partitions.identity import OccupiedDirectory, lock
 from minibroker.partitions.registry import Registry, Session
-from minibroker.partitions.server import Limits, Server, Tracer
+from minibroker.partitions.server import Connect, Limits, Server, Tracer
+from minibroker.partitions.streams import stream_connection
 from minibroker.partitions.waiting import Waiting
 from minibroker.segments.directory import DataDirectory
 from minibroker.wire.schema import Response
@@ -50,8 +51,12 @@ class Machine:
         tracer: Tracer | None = None,
         files: Files | None = None,
         checkpoints: Sequence[str] = (),
+        connect: Connect = stream_connection,
     ) -> None:
-        """`files` replaces the operating system's disk. `checkpoints` names more checkpoint files."""
+        """`files` replaces the operating system's disk. `checkpoints` names more checkpoint files.
+
+        `connect` makes the protocol of a new connection.
+        """
         if len(config.log_dirs) > 1:
             raise BrokerFailure(f"log.dirs names {len(config.log_dirs)} directories, but this broker supports only one")
         self.config = config
@@ -63,6 +68,7 @@ class Machine:
         self.on_failure: list[Callable[[], None]] = []
         """Functions to call as soon as this node cannot continue."""
         self._tracer = tracer
+        self._connect = connect
         self._disk = files or OSFiles()
         self._checkpoints = checkpoints
         self._cleanup = contextlib.ExitStack()
@@ -100,7 +106,7 @@ class Machine:
 
     async def listen(self) -> None:
         """Accept connections. The access table refuses calls that come too early."""
-        self.server = Server(self.registry, self.waiting, limits_of(self.config), tracer=self._tracer)
+        self.server = Server(self.registry, self.waiting, limits_of(self.config), self._connect, tracer=self._tracer)
         # If the start fails later, the server must not accept a connection on a port that was released.
         self._cleanup.callback(self.server.close)
         for name, bound in self._bound.items():

@@ -26,7 +26,7 @@ from minibroker.log.errors import LogError
 from minibroker.log.interfaces import FileSlice
 from minibroker.log.record import Record
 from minibroker.metadata.configs import TopicConfig
-from minibroker.partitions.admission import Origin, Rules, incoming, rules_of
+from minibroker.partitions.admission import Claim, Origin, Rules, incoming, rules_of
 from minibroker.partitions.errors import Refused, refusal
 from minibroker.partitions.producers import ProducerStates
 from minibroker.partitions.recompression import codec_of, recompressed
@@ -94,6 +94,21 @@ class Aborted(NamedTuple):
     first_offset: int
 
 
+class LogEnd(NamedTuple):
+    """The key under which a follower's fetch waits for records that are not replicated yet.
+
+    All other requests wait under the name of the partition: an append does not concern them before it is replicated.
+    """
+
+    name: TopicPartition
+
+
+def wake_all(wake: Callable[[Hashable], None], name: TopicPartition) -> None:
+    """Wake all requests that wait for a partition."""
+    wake(name)
+    wake(LogEnd(name))
+
+
 class Partition(Protocol):
     """The operations of a partition that the handlers use. A refusal is raised as `Refused`."""
 
@@ -126,8 +141,19 @@ class Partition(Protocol):
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Refuse unless this node leads the partition, in the epoch of the request."""
 
-    def append(self, batch: memoryview | None, *, acks: int, now_ms: int, origin: Origin = Origin.CLIENT) -> Appended:
-        """Check a batch and append it. A duplicate is not appended: the result is its place in the log."""
+    def append(
+        self,
+        batch: memoryview | None,
+        *,
+        acks: int,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        claim: Claim | None = None,
+    ) -> Appended:
+        """Check a batch and append it. A duplicate is not appended: the result is its place in the log.
+
+        `claim` names the transaction of a transactional producer's request.
+        """
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
         """The error code for the answer, or None while the batch still waits for other replicas.
@@ -194,6 +220,10 @@ class ReplicaPort(Protocol):
         """Refuse unless enough replicas are in sync for acks=all."""
         return
 
+    def on_appended(self) -> None:
+        """A batch was appended. Update the high watermark, and wake the requests that wait for it."""
+        self.on_log_changed()
+
     def on_log_changed(self) -> None:
         """The log's end or start has moved. Update the high watermark, and wake the waiting requests."""
         raise NotImplementedError
@@ -257,7 +287,7 @@ class SoleReplica(ReplicaPort):
 
     def on_log_changed(self) -> None:
         """Wake the waiting requests, because the high watermark has moved with the end of the log."""
-        self._wake(self.name)
+        wake_all(self._wake, self.name)
 
     def check_follower(self, reader: Reader) -> None:
         """Refuse every node that is not in `copied_by`."""
@@ -272,8 +302,11 @@ class Transactions(Protocol):
     def last_stable_offset(self, high_watermark: int) -> int:
         """The first offset of the oldest open transaction, or the high watermark if no transaction is open."""
 
-    def aborted(self, offset: int, upto_offset: int) -> Sequence[Aborted]:
-        """The aborted transactions in a range of offsets."""
+    def aborted(self, offset: int, upto_offset: Callable[[], int]) -> Sequence[Aborted]:
+        """The aborted transactions in a range of offsets. The end of the range is computed only if it is needed."""
+
+    def all_aborted(self) -> Sequence[tuple[int, int, int]]:
+        """The aborted transactions whose records are in the log: producer id, first offset, offset of the marker."""
 
 
 class LocalPartition:
@@ -368,7 +401,15 @@ class LocalPartition:
             # After a disk error, a client must not see records that may be gone after a restart.
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._title} is offline: {self.log.failure}")
 
-    def append(self, batch: memoryview | None, *, acks: int, now_ms: int, origin: Origin = Origin.CLIENT) -> Appended:
+    def append(
+        self,
+        batch: memoryview | None,
+        *,
+        acks: int,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        claim: Claim | None = None,
+    ) -> Appended:
         """Check a batch and append it. A duplicate is not appended: the result is its place in the log."""
         # Check the replica first: it must be the leader, with enough replicas in sync for acks=all.
         replica = self.replica
@@ -376,7 +417,7 @@ class LocalPartition:
         if acks == ACKS_ALL:
             replica.check_in_sync()
         # Apply the rules. A duplicate gets the same answer as the first time, and is not appended again.
-        it = incoming(batch, now_ms, origin)
+        it = incoming(batch, now_ms, origin, claim)
         for rule in self._rules:
             duplicate = rule(it)
             if duplicate is not None:
@@ -392,7 +433,7 @@ class LocalPartition:
             )
         except LogError as error:
             raise refusal(error) from error
-        replica.on_log_changed()
+        replica.on_appended()
         time_ms = NO_TIMESTAMP if append_time_ms is None else append_time_ms
         next_offset = base_offset + it.header.last_offset_delta + 1
         return Appended(base_offset, next_offset, time_ms, self.log.log_start_offset, replica.leader_epoch)
@@ -420,7 +461,13 @@ class LocalPartition:
 
     def aborted(self, offset: int, records: FileSlice) -> Sequence[Aborted]:
         """The aborted transactions between `offset` and the end of a slice."""
-        return () if self._transactions is None else self._transactions.aborted(offset, end_offset_of(records))
+        if self._transactions is None:
+            return ()
+        return self._transactions.aborted(offset, lambda: end_offset_of(records))
+
+    def all_aborted(self) -> Sequence[tuple[int, int, int]]:
+        """The aborted transactions for compaction: producer id, first offset, offset of the marker."""
+        return () if self._transactions is None else self._transactions.all_aborted()
 
     def find_earliest(self) -> Found:
         """The log start offset, with its leader epoch."""

@@ -11,6 +11,9 @@ beyond the limit is *on trial*: it has three seconds to log in, and may do nothi
 
 There are few places for trials. If all are taken, the address with the most trials loses its oldest one. So a client
 that connects again and again does not keep nodes of other addresses from their login.
+
+On a listener that demands a login, only LOGINS_MAX connections may be without one at a time. Beyond that, the address
+with the most of them loses its oldest one.
 """
 
 import enum
@@ -21,6 +24,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from minibroker.partitions.registry import Session
 from minibroker.wire.apis import ApiKey
 
+LOGINS_MAX = 100
 TRIALS_MAX = 16
 TRIAL_MS = 3_000
 LOGIN = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
@@ -43,8 +47,10 @@ class Guest(Protocol):
     def address(self) -> str:
         """The address of the client, without its port."""
 
-    is_idle: bool
-    """Whether there is no request."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no request."""
+
     since_ms: int
     """When the connection became idle, or when its request made progress."""
 
@@ -88,11 +94,21 @@ class Places(Generic[G]):
             reason = f"there are {total} connections (max.connections)"
             leaving = self._to_leave(clients, own)
             entry = self._trial(reason) if leaving is None else Entry(Verdict.SERVED, reason, leaving)
+        elif guest.session.needs_login:
+            entry = self._among_logins()
         if entry.verdict is Verdict.ON_TRIAL:
             self._trials[guest] = now_ms
         if entry.verdict is not Verdict.CLOSED:
             self._guests[guest] = None
         return entry
+
+    def _among_logins(self) -> Entry[G]:
+        """The entry of a connection that must log in. A stranger may open many, but holds only a few."""
+        waiting = [it for it in self._guests if it.session.needs_login]
+        if len(waiting) < LOGINS_MAX:
+            return Entry(Verdict.SERVED)
+        reason = f"there are {len(waiting)} connections without a login"
+        return Entry(Verdict.SERVED, reason, _oldest_of_most(waiting))
 
     def _to_leave(self, clients: Counter[str], own: int) -> G | None:
         """The longest idle connection of the address with the most connections.
@@ -131,6 +147,6 @@ class Places(Generic[G]):
 
 
 def _oldest_of_most(guests: Sequence[G]) -> G:
-    """The oldest connection of the address with the most connections on trial."""
+    """The oldest of these connections of the address that has the most of them."""
     ((address, _count),) = Counter(it.address for it in guests).most_common(1)
     return next(it for it in guests if it.address == address)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from minibroker.log.batch import ATTRIBUTES_AT, COMPRESSION_MASK, HEADER_SIZE
 from minibroker.log.compression import Compression
+from minibroker.partitions.admission import Claim
 from minibroker.partitions.errors import Disconnect, Held, Refused
 from minibroker.partitions.partition import ACKS_ALL, Appended, Partition
 from minibroker.partitions.registry import Answer, Call
@@ -78,53 +79,81 @@ class Produce:
 class _Produce:
     """One request, and its answer, which may have to wait."""
 
+    __slots__ = (
+        "_acks",
+        "_call",
+        "_claim",
+        "_endpoints",
+        "_held",
+        "_is_old",
+        "_on_timeout",
+        "_pending",
+        "_refused",
+        "_response",
+        "_rest",
+        "_routes",
+        "_topics",
+        "_turn",
+    )
+
     def __init__(self, routes: Routes, call: Call[ProduceRequest], on_timeout: Callable[[], None]) -> None:
         self._routes = routes
         self._call = call
         self._on_timeout = on_timeout
         self._acks = call.request.acks
+        transactional_id = call.request.transactional_id
+        self._claim = None if transactional_id is None else Claim(transactional_id, call.version)
         self._held: list[_Held] = []
         self._pending: list[_Pending] = []
         self._endpoints: dict[int, NodeEndpoint] = {}
         self._refused: tuple[TopicPartition, Refused] | None = None
         self._is_old = call.version < ZSTD_FROM_VERSION
-        self._response = ProduceResponse(responses=[], throttle_time_ms=0)
-        self._rest = self._batches()
-        self._turn = Turn()
+        self._topics: list[TopicProduceResponse] = []
+        self._response = ProduceResponse(responses=self._topics, throttle_time_ms=0)
+        self._turn: Turn | None = None
+        """Set if the batches are too many for one turn of the event loop."""
 
     def answer(self) -> Answer:
         # Append all batches. The answer waits for batches that are held, and for batches that are not replicated yet.
         # A request with very many batches also waits until all are appended, some in each turn of the event loop.
-        self._append_some(_BATCHES_PER_TURN if self._acks != ACKS_NONE else None)
+        topics = self._call.request.topic_data
+        if self._acks != ACKS_NONE and len(topics) + sum([len(it.partition_data) for it in topics]) > _BATCHES_PER_TURN:
+            return self._in_turns()
+        for _ in self._appends():
+            pass
         if self._acks == ACKS_NONE:
             self._check_silent()
             return None
-        timeout_ms = max(self._call.request.timeout_ms, 0)
-        if not self._turn.is_over:
-            # A timeout would append the rest at once, so it must not be short.
-            keys, timeout_ms = [self._turn, *self._names()], max(timeout_ms, _SLICES_TIMEOUT_MS_MIN)
-            return Wait(keys, timeout_ms, attempt=self._attempt, expire=self._expire)
         if self._held or self._pending:
+            timeout_ms = max(self._call.request.timeout_ms, 0)
             return Wait(self._keys(), timeout_ms, attempt=self._attempt, expire=self._expire)
         return self._response
 
-    def _append_some(self, count: int | None) -> None:
-        """Append the next batches of the request; all if `count` is None."""
-        for topic, data in islice(self._rest, count):
-            if data is None:
-                self._response.responses.append(TopicProduceResponse(name=topic, partition_responses=[]))
-                continue
-            answer = PartitionProduceResponse(index=data.index, error_code=ErrorCode.NONE, base_offset=-1)
-            self._response.responses[-1].partition_responses.append(answer)
-            self._append(topic, data, answer)
+    def _in_turns(self) -> Answer:
+        self._turn = Turn()
+        self._rest = self._appends()
+        self._append_some(_BATCHES_PER_TURN)
+        # A timeout would append the rest at once, so it must not be short.
+        timeout_ms = max(self._call.request.timeout_ms, _SLICES_TIMEOUT_MS_MIN)
+        return Wait([self._turn, *self._names()], timeout_ms, attempt=self._attempt, expire=self._expire)
 
-    def _batches(self) -> Iterator[tuple[str, PartitionProduceData | None]]:
-        """Each topic, followed by its batches."""
+    def _append_some(self, count: int | None) -> None:
+        """Append the next batches of a request in turns; all if `count` is None."""
+        assert self._turn is not None
+        taken = sum(1 for _ in islice(self._rest, count))
+        self._turn.is_over = count is None or taken < count
+
+    def _appends(self) -> Iterator[None]:
+        """Append the batches, one in each step. A topic without batches is a step, too."""
         for topic in self._call.request.topic_data:
-            yield topic.name, None
+            answers: list[PartitionProduceResponse] = []
+            self._topics.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+            yield None
             for data in topic.partition_data:
-                yield topic.name, data
-        self._turn.is_over = True
+                answer = PartitionProduceResponse(index=data.index, error_code=ErrorCode.NONE, base_offset=-1)
+                answers.append(answer)
+                self._append(topic.name, data, answer)
+                yield None
 
     def _check_silent(self) -> None:
         """Close the connection on an error, because a producer with acks=0 reads no answer."""
@@ -140,7 +169,7 @@ class _Produce:
             records = data.records
             assert records is None or isinstance(records, memoryview), "a decoded record set is a view of the request"
             partition = self._routes.partition(topic, data.index)
-            appended = partition.append(records, acks=acks, now_ms=self._call.now_ms)
+            appended = partition.append(records, acks=acks, now_ms=self._call.now_ms, claim=self._claim)
         except Held as held:
             if acks == ACKS_NONE:
                 self._refuse(TopicPartition(topic, data.index), answer, held)
@@ -199,11 +228,13 @@ class _Produce:
 
     def _attempt(self) -> Response | None:
         """The answer, or None while a batch is held or has no verdict. A batch with a verdict is not checked again."""
-        if self._turn.is_due:
-            self._turn.is_due = False
-            self._append_some(_BATCHES_PER_TURN)
-        if not self._turn.is_over:
-            return None
+        turn = self._turn
+        if turn is not None:
+            if turn.is_due:
+                turn.is_due = False
+                self._append_some(_BATCHES_PER_TURN)
+            if not turn.is_over:
+                return None
         held, self._held = self._held, []
         for it in held:
             self._append(it.topic, it.data, it.answer)
@@ -223,7 +254,8 @@ class _Produce:
         self._refuse(pending.name, pending.answer, refused)
 
     def _expire(self) -> Response:
-        self._append_some(None)
+        if self._turn is not None:
+            self._append_some(None)
         self._on_timeout()
         if self._attempt() is None:
             for it in self._held:

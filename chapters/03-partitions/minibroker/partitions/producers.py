@@ -20,7 +20,7 @@ log is read. But snapshots of records that were truncated are removed durably be
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -48,6 +48,7 @@ SEQUENCE_MAX = 2**31 - 1
 NO_COORDINATOR_EPOCH = -1
 EXPIRATION_MS = 24 * 60 * 60 * 1000  # producer.id.expiration.ms
 SNAPSHOT_SUFFIX = ".snapshot"
+OFFSET_MAX = 2**63 - 1
 
 
 class Duplicate(NamedTuple):
@@ -243,6 +244,13 @@ class ProducerStates(Companion):
         self._snapshot_offset = NO_OFFSET  # the offset of the newest snapshot
         self._has_had_records = False  # stays true after all records are deleted
         self.expiration_ms = expiration_ms
+        self.snapshot_max: Callable[[int], int] = lambda _recovery_point: OFFSET_MAX
+        """The largest offset of a snapshot that may be loaded. Chapter 06 needs to see all batches from there on."""
+
+    @property
+    def snapshot_offset(self) -> int:
+        """The offset of the newest snapshot. After `restore`, the state is the one before this offset."""
+        return self._snapshot_offset
 
     @property
     def producers(self) -> dict[int, ProducerState]:
@@ -290,6 +298,14 @@ class ProducerStates(Companion):
         """Each producer with the offset of its last record, for compaction's `keep_producers`."""
         return frozenset((producer_id, state.last_offset) for producer_id, state in self._producers.items())
 
+    def last_markers(self) -> frozenset[tuple[int, int]]:
+        """Each producer without a batch of its epoch, and the epoch, for compaction's `keep_markers`."""
+        return frozenset((producer_id, it.epoch) for producer_id, it in self._producers.items() if not it.batches)
+
+    def set_coordinator_epoch(self, producer_id: int, epoch: int) -> None:
+        """Note the epoch of the coordinator that has written a producer's last marker (chapter 06)."""
+        self._producers[producer_id].coordinator_epoch = epoch
+
     # Events of the log ------------------------------------------------------------------------------------------------
 
     def replay(self, header: BatchHeader, batch: Bytes | FileSlice, position: int = 0) -> None:  # noqa: ARG002
@@ -320,14 +336,15 @@ class ProducerStates(Companion):
         """The log was truncated. Remove snapshots of the truncated records before other records take their offsets."""
         self._remove_durably(it for it in self._snapshots() if it > offset or offset == 0)
 
-    def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:  # noqa: ARG002
+    def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
         """Load the newest undamaged snapshot of the log. Return its offset, from which batches must be replayed."""
         self._has_had_records = log_end_offset > 0
         snapshots = self._snapshots()
         self._remove_durably(it for it in snapshots if it > log_end_offset)
         self._remove(it for it in snapshots if it < log_start_offset)
+        newest = min(log_end_offset, self.snapshot_max(recovery_point))
         for offset in reversed(snapshots):
-            if log_start_offset <= offset <= log_end_offset:
+            if log_start_offset <= offset <= newest:
                 try:
                     self._producers = decode_snapshot(self._read(offset))
                 except DamagedSnapshot:

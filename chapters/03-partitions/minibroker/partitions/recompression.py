@@ -26,8 +26,8 @@ def codec_of(compression_type: str) -> Compression | None:
 
 
 def recompressed(it: Incoming, codec: Compression) -> memoryview:
-    """The batch, compressed with `codec`. A decompression bomb is refused before it fills the memory."""
-    if it.header.compression == codec:
+    """The batch, compressed with `codec`, unless it is a control batch. A decompression bomb is refused in time."""
+    if it.header.compression == codec or it.header.is_control:
         return it.batch
     try:
         records = decompress(it.header.compression, it.batch[RECORDS_AT:])

@@ -24,7 +24,7 @@ from minibroker.partitions.machine import Machine, limits_of
 from minibroker.partitions.produce import Produce
 from minibroker.partitions.producer_ids import InitProducerId
 from minibroker.partitions.registry import Registry
-from minibroker.partitions.slices import in_parts
+from minibroker.partitions.slices import PARTITIONS, in_parts
 from minibroker.partitions.store import OnChanged, OpenPartition, Store
 from minibroker.partitions.upkeep import Schedule, Upkeep
 from minibroker.partitions.without_groups import WithoutGroups
@@ -116,7 +116,8 @@ class Partitions:
         fetch = Fetch(store, bytes_max=config.fetch_max_bytes, clock=monotonic_ms, check_leading=self._check_leading)
         registry.add(ApiKey.FETCH, fetch)
         registry.add(ApiKey.LIST_OFFSETS, ListOffsets(store))
-        registry.add(ApiKey.DELETE_RECORDS, in_parts(DeleteRecords(store), "topics", "topics", size=200))
+        delete_records = in_parts(DeleteRecords(store), "topics", "topics", size=200, inner=PARTITIONS)
+        registry.add(ApiKey.DELETE_RECORDS, delete_records)
         registry.add(ApiKey.API_VERSIONS, api_versions(registry, authority, self._features))
         registry.add(ApiKey.INIT_PRODUCER_ID, InitProducerId(authority, config.node_id), stand_in=True)
         registry.add(ApiKey.DESCRIBE_CONFIGS, self.configurations.describe)
@@ -131,7 +132,7 @@ class Partitions:
         config, authority = self._machine.config, self._cluster.authority
         administration = Administration(authority, config, new_topic_id=new_id_bytes, placing=self._placing)
         # Creating a topic takes longer than deleting one, because its logs are opened. So its parts are smaller.
-        registry.add(ApiKey.CREATE_TOPICS, in_parts(administration.create_topics, "topics", "topics", size=50))
+        registry.add(ApiKey.CREATE_TOPICS, in_parts(administration.create_topics, "topics", "topics", size=25))
         delete = in_parts(administration.delete_topics, "topics", "responses", size=100)
         registry.add(ApiKey.DELETE_TOPICS, in_parts(delete, "topic_names", "responses", size=100))
         registry.add(ApiKey.CREATE_PARTITIONS, in_parts(administration.create_partitions, "topics", "results", size=50))

@@ -10,13 +10,14 @@ The first slice is done at once, so a short request is answered at once. The res
 that the server wakes in each turn of its event loop.
 
 `in_parts` does the same with a handler that knows nothing of slices. It passes the request in parts to the handler, and
-joins the responses. This is correct if the handler treats the elements of the request one by one.
+joins the responses. This is correct if the handler treats the elements of the request one by one. A topic with very
+many partitions is cut, too.
 """
 
 import copy
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from minibroker.partitions.registry import Answer, Call, Handler
 from minibroker.partitions.waiting import Turn, Wait
@@ -69,29 +70,80 @@ class _Work:
         return response
 
 
-def in_parts(handler: Handler, requested: str, answered: str, *, size: int) -> Handler:
+class Inner(NamedTuple):
+    """An array inside the elements of another one, such as the partitions of topics: its name in request and answer."""
+
+    requested: str
+    answered: str
+
+
+PARTITIONS = Inner("partitions", "partitions")
+
+
+def in_parts(handler: Handler, requested: str, answered: str, *, size: int, inner: Inner | None = None) -> Handler:
     """Wrap a handler. It gets at most `size` elements of the request's array `requested` at a time.
 
-    The array `answered` of the responses is joined. The last response gives the other fields.
+    The array `answered` of the responses is joined. The last response gives the other fields. With `inner`, the
+    elements of the inner arrays count, too, and an element with many of them is cut. Then the handler must answer the
+    elements in their order.
     """
 
     def answer(call: Call[Any]) -> Answer:
         elements = getattr(call.request, requested)
-        if elements is None or len(elements) <= size:
+        if elements is None or _weight(elements, inner) <= size:
             return handler(call)
-        return _InParts(handler, call, requested, answered, size).answer()
+        return _InParts(handler, call, (requested, answered), inner, size).answer()
 
     return answer
+
+
+def _weight(elements: Sequence[Any], inner: Inner | None) -> int:
+    inside = 0 if inner is None else sum(len(getattr(it, inner.requested) or ()) for it in elements)
+    return len(elements) + inside
+
+
+class _Piece(NamedTuple):
+    """An element of the request, or a piece of one. `continues` says that it is not the first piece."""
+
+    element: Any
+    continues: bool
+
+
+def _pieces(elements: Sequence[Any], inner: Inner | None, size: int) -> Iterator[_Piece]:
+    for element in elements:
+        inside = () if inner is None else getattr(element, inner.requested) or ()
+        if inner is None or len(inside) <= size:
+            yield _Piece(element, continues=False)
+            continue
+        for start in range(0, len(inside), size):
+            piece = copy.copy(element)
+            setattr(piece, inner.requested, inside[start : start + size])
+            yield _Piece(piece, continues=start > 0)
+
+
+def _parts(elements: Sequence[Any], inner: Inner | None, size: int) -> Iterator[list[_Piece]]:
+    """All elements in parts, each as small as `size` allows."""
+    part, weight = list[_Piece](), 0
+    for piece in _pieces(elements, inner, size):
+        more = _weight([piece.element], inner)
+        if part and weight + more > size:
+            yield part
+            part, weight = [], 0
+        part.append(piece)
+        weight += more
+    yield part
 
 
 class _InParts:
     """A long request, which a handler answers in parts."""
 
-    def __init__(self, handler: Handler, call: Call[Any], requested: str, answered: str, size: int) -> None:
+    def __init__(
+        self, handler: Handler, call: Call[Any], names: tuple[str, str], inner: Inner | None, size: int
+    ) -> None:
         self._handler = handler
         self._call = call
-        self._requested = requested
-        self._answered = answered
+        self._requested, self._answered = names
+        self._inner = inner
         self._size = size
         self._is_late = False
 
@@ -111,14 +163,21 @@ class _InParts:
         return response
 
     def _steps(self) -> Steps:
-        elements = getattr(self._call.request, self._requested)
         found: list[Any] = []
-        for start in range(0, len(elements), self._size):
-            part = yield from self._part(elements[start : start + self._size])
-            found += getattr(part, self._answered)
+        for pieces in _parts(getattr(self._call.request, self._requested), self._inner, self._size):
+            part = yield from self._part([it.element for it in pieces])
+            self._join(found, getattr(part, self._answered), continues=pieces[0].continues)
             yield None
         setattr(part, self._answered, found)
         return part
+
+    def _join(self, found: list[Any], answers: list[Any], *, continues: bool) -> None:
+        # A piece that is not the first one of its element begins a part, because each piece but the last is as large as
+        # a part may be.
+        if continues:
+            assert self._inner is not None
+            getattr(found[-1], self._inner.answered).extend(getattr(answers.pop(0), self._inner.answered))
+        found += answers
 
     def _part(self, elements: list[Any]) -> Generator[str | None, None, Response]:
         request = copy.copy(self._call.request)

@@ -22,7 +22,7 @@ from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import Image, PartitionImage, TopicImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC
 from minibroker.partitions.errors import Disconnect, Refused
-from minibroker.partitions.partition import LocalPartition, SoleReplica
+from minibroker.partitions.partition import LocalPartition, SoleReplica, wake_all
 from minibroker.partitions.producers import ProducerStates
 from minibroker.partitions.routes import Leader, Serve
 from minibroker.segments.checkpoint import TopicPartition, content
@@ -137,12 +137,13 @@ class Store:
             if new.topics.get(topic.name) is not topic:
                 gone |= self._only_in(topic, new)
         self._delete(gone)
+        # The configuration comes first: a change of a partition may follow from it.
+        if new.configs is not old.configs:
+            self._configure()
         for topic in new.topics.values():
             if old.topics.get(topic.name) is not topic:
                 self._open(topic, self._only_in(topic, old), is_new=True)
                 self._report_changes(topic, _same_topic(topic, old))
-        if new.configs is not old.configs:
-            self._configure()
 
     def _only_in(self, topic: TopicImage, other: Image) -> dict[TopicPartition, PartitionImage]:
         """The partitions of a topic that this node hosts in one image, but not in the other."""
@@ -231,7 +232,7 @@ class Store:
                 self._failed[name] = str(error)
             else:
                 self._on_changed(name, None, partition)
-            self._wake(name)
+            wake_all(self._wake, name)
 
     def _open_local(
         self, name: TopicPartition, _topic_id: bytes, partition: PartitionImage, config: TopicConfig
@@ -287,7 +288,7 @@ class Store:
             log.error("%s could not be deleted: %s", name.directory, error)
         for name in here:
             # Requests that wait for the partition's records are answered with an error.
-            self._wake(name)
+            wake_all(self._wake, name)
 
     def _configure(self) -> None:
         configs: dict[str, TopicConfig] = {}

@@ -153,7 +153,8 @@ class Upkeep:
         # The loop may change these values, so read them before the thread starts.
         first_dirty_offset = self._data.first_dirty_offset(partition.name)
         upto_offset = partition.last_stable_offset
-        keep_producers = partition.producers.last_offsets()
+        keep_producers, keep_markers = partition.producers.last_offsets(), partition.producers.last_markers()
+        aborted = partition.all_aborted()
 
         def work() -> int:
             return clean(
@@ -161,7 +162,9 @@ class Upkeep:
                 first_dirty_offset=first_dirty_offset,
                 now_ms=wall_clock_ms(),
                 upto_offset=upto_offset,
+                aborted=aborted,
                 keep_producers=keep_producers,
+                keep_markers=keep_markers,
                 map_bytes_max=self.schedule.dedupe_buffer_bytes,
                 on_owner=lambda step: _on_loop(loop, lambda: self._owner_step(partition, step)),
                 pace=lambda _bytes_read: self._check_wanted(partition),

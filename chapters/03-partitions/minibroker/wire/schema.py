@@ -269,11 +269,14 @@ def decode_whole(cls: "type[S]", buffer: memoryview, position: int, version: int
     return message
 
 
+_CODES = ("error_code", "partition_error_code")
+
+
 def codes_in(answer: Struct) -> Iterator[int]:
     """All error codes of an answer, including those of nested structs."""
     for field in answer.schema.fields:
         value = getattr(answer, field.name)
-        if field.name == "error_code":
+        if field.name in _CODES:
             yield value
         for it in value if isinstance(value, list) else ():
             if isinstance(it, Struct):

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from minibroker.log.compression import Bytes
-from minibroker.log.disk import OSFiles
-from minibroker.log.interfaces import File
+from minibroker.log.disk import OSFile, OSFiles
+from minibroker.log.interfaces import File, Files
 
 # The errors of a broken, full or missing disk. Other errors concern a file name or a limit of the process.
 DISK_ERRORS = frozenset(
@@ -85,6 +85,11 @@ class WatchedFile:
         self._path = path
         self._watch = watch
 
+    def fileno(self) -> int:
+        """The descriptor, for system calls such as `sendfile`."""
+        assert isinstance(self._file, OSFile), f"{self._path} is a simulated file: it has no descriptor"
+        return self._file.fileno()
+
     def pread(self, count: int, position: int) -> bytes:
         """Read up to `count` bytes."""
         try:
@@ -127,11 +132,11 @@ class WatchedFile:
 
 
 class WatchedFiles:
-    """The machine's files. After the first disk error they can be read, but not changed."""
+    """The machine's files, or those of `files`. After the first disk error they can be read, but not changed."""
 
-    def __init__(self, on_failed: Callable[[str, OSError], None]) -> None:
+    def __init__(self, on_failed: Callable[[str, OSError], None], files: Files | None = None) -> None:
         self.watch = Watch(on_failed)
-        self._files = OSFiles()
+        self._files = files or OSFiles()
 
     def open(self, path: str, *, create: bool = True, writable: bool = True) -> WatchedFile:
         """Open a file. After a failure an existing file can still be opened and read, but no file is created."""

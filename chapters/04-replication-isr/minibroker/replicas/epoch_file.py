@@ -11,6 +11,10 @@ too: then the file is removed, if the disk still allows it.
 A full disk loses nothing that was written before. `minibroker up` restarts a node on a full disk again and again, and
 each incarnation that registers gets a new epoch. If the node could not write that epoch, its next start would count as
 one after a power cut. So the file has a fixed size and is overwritten in place, which needs no new space.
+
+A node may die after the controller has registered it, and before it has written the new epoch. So it first writes the
+incarnation id with which it registers. Its next start finds that id, and finishes the registration that was begun: the
+controller answers with the epoch that it has given to this incarnation. No other process has used that epoch.
 """
 
 import json
@@ -22,6 +26,8 @@ from minibroker.log.errors import LogError
 from minibroker.log.interfaces import Files, write_all
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.segments import checkpoint
+from minibroker.wire.errors import WireError
+from minibroker.wire.uuids import parse_uuid, uuid_text
 
 BROKER_EPOCH = "broker-epoch"
 FILE_BYTES = 256  # enough for the text with the largest epoch, and within one sector, so that it is never torn
@@ -48,9 +54,22 @@ def previous_broker_epoch(files: Files, path: str, *, boot: str | None, is_clean
     return epoch if is_clean or (boot is not None and then == boot) else NO_BROKER_EPOCH
 
 
-def remember_broker_epoch(files: Files, path: str, broker_epoch: int, boot: str | None) -> None:
-    """Write the broker epoch of this incarnation, durably."""
-    text = json.dumps({"version": 0, "brokerEpoch": broker_epoch, "bootId": boot}).encode().ljust(FILE_BYTES)
+def begun_registration(files: Files, path: str) -> bytes | None:
+    """The incarnation id of a registration that was begun and not finished, or None."""
+    try:
+        return parse_uuid(json.loads(checkpoint.content(files, f"{path}/{BROKER_EPOCH}") or b"")["incarnationId"])
+    except (ValueError, KeyError, TypeError, LogError, WireError):
+        return None
+
+
+def remember_broker_epoch(
+    files: Files, path: str, broker_epoch: int, boot: str | None, *, begun: bytes | None = None
+) -> None:
+    """Write the last broker epoch of this node, durably, and the incarnation of a registration that begins now."""
+    found = {"version": 0, "brokerEpoch": broker_epoch, "bootId": boot}
+    if begun is not None:
+        found["incarnationId"] = uuid_text(begun)
+    text = json.dumps(found).encode().ljust(FILE_BYTES)
     name = f"{path}/{BROKER_EPOCH}"
     # If the file is missing, or was written by an older program with another size, replace it as a whole.
     if len(checkpoint.content(files, name) or b"") != len(text):

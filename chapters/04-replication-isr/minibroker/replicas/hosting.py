@@ -7,6 +7,7 @@ tasks that fetch for followers, and the checkpoint of high watermarks. The metad
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.configs import NodeConfig, TopicConfig
@@ -15,9 +16,10 @@ from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.machine import Machine
 from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.registry import Registry
-from minibroker.partitions.server import Tracer
-from minibroker.partitions.slices import in_parts
+from minibroker.partitions.server import Connect, Tracer
+from minibroker.partitions.slices import PARTITIONS, Inner, in_parts
 from minibroker.partitions.store import Store
+from minibroker.partitions.streams import stream_connection
 from minibroker.replicas import access, epoch_file
 from minibroker.replicas.disk import WatchedFiles, disk_usage, loses_records
 from minibroker.replicas.fetching import Fetchers
@@ -54,7 +56,7 @@ class Hosted:
     ) -> None:
         """`listeners` are parts of the node that work only on the leader of a partition.
 
-        `rules_for` chooses the admission rules, and `open_transactions` opens the transaction index of a log.
+        `rules_for` chooses the admission rules, and `open_transactions` opens the transactions of a log.
         """
         self._listeners = listeners
         self._rules_for = rules_for
@@ -150,8 +152,10 @@ class Hosted:
     def add_handlers(self, registry: Registry, store: Store) -> None:
         """Serve the APIs that only a replica can answer."""
         epochs = OffsetForLeaderEpoch(store, self.replica)
-        registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, in_parts(epochs, "topics", "topics", size=500))
-        registry.add(ApiKey.DESCRIBE_PRODUCERS, in_parts(DescribeProducers(store), "topics", "topics", size=500))
+        in_slices = partial(in_parts, requested="topics", answered="topics", size=500)
+        registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, in_slices(epochs, inner=PARTITIONS))
+        by_index = Inner("partition_indexes", "partitions")
+        registry.add(ApiKey.DESCRIBE_PRODUCERS, in_slices(DescribeProducers(store), inner=by_index))
         registry.add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(store.logs, lambda: disk_usage(self._machine.path)))
         log_info = GetReplicaLogInfo(store.topic_name, self.replica, lambda: self._cluster.me.broker_epoch)
         registry.add(ApiKey.GET_REPLICA_LOG_INFO, log_info)
@@ -208,7 +212,7 @@ def broker_epochs(image: Image) -> dict[int, int]:
     return {it.node_id: it.epoch for it in brokers if not it.is_fenced and not it.in_controlled_shutdown}
 
 
-def watched_machine(config: NodeConfig, tracer: Tracer | None = None) -> Machine:
+def watched_machine(config: NodeConfig, tracer: Tracer | None = None, connect: Connect = stream_connection) -> Machine:
     """A machine that stops at the first error of its only disk, so that other nodes lead its partitions."""
 
     def on_disk_failed(what: str, error: OSError) -> None:
@@ -223,5 +227,6 @@ def watched_machine(config: NodeConfig, tracer: Tracer | None = None) -> Machine
         loop.call_soon_threadsafe(machine.fail, failure)
 
     loop = asyncio.get_running_loop()
-    machine = Machine(config, tracer=tracer, files=WatchedFiles(on_disk_failed), checkpoints=(HIGH_WATERMARKS,))
+    files = WatchedFiles(on_disk_failed)
+    machine = Machine(config, tracer=tracer, files=files, checkpoints=(HIGH_WATERMARKS,), connect=connect)
     return machine

@@ -23,7 +23,7 @@ from minibroker.partitions.fetch import Fetch
 from minibroker.partitions.identity import Identity, identify
 from minibroker.partitions.machine import Machine
 from minibroker.partitions.node import Node
-from minibroker.partitions.partition import ANY_NODE, LocalPartition, Partition, SoleReplica
+from minibroker.partitions.partition import ANY_NODE, LocalPartition, LogEnd, Partition, SoleReplica
 from minibroker.partitions.producers import ProducerStates
 from minibroker.partitions.registry import Answer, Call, Handler, Registry
 from minibroker.partitions.routes import Leader, Routes, Serve
@@ -125,7 +125,7 @@ class OneController(Membership):
             metadata_log = open_metadata_log(self._machine)
             self.authority = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
             self._serve_metadata = Fetch(self._metadata_routes(metadata_log), bytes_max=2**31 - 1, clock=monotonic_ms)
-            self.authority.subscribe(lambda _old, _new: self._machine.waiting.wake(METADATA))
+            self.authority.subscribe(lambda _old, _new: self._machine.waiting.wake(LogEnd(METADATA)))
         else:
             self.authority = self._observer = Observer(
                 self._machine.data.open_log(METADATA, METADATA_LOG_CONFIG),

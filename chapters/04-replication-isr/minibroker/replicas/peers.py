@@ -20,7 +20,7 @@ from minibroker.client.errors import BrokerUnavailable, ClientClosed, LoginFaile
 from minibroker.log.clock import monotonic_ms
 from minibroker.wire.schema import Request
 
-Line = Literal["fetch", "metadata", "quorum", "control", "clients"]
+Line = Literal["fetch", "metadata", "quorum", "control", "clients", "markers", "verification"]
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from minibroker.client.errors import known_code
-from minibroker.metadata.image import BrokerImage, Image
+from minibroker.metadata.image import BrokerImage, Image, PartitionImage
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.identity import Identity, new_id_bytes
 from minibroker.partitions.machine import Machine
@@ -46,11 +46,14 @@ class Registration:
         return epoch_file.previous_broker_epoch(machine.files, machine.path, boot=boot, is_clean=machine.data.is_clean)
 
     def is_something_lost(self, image: Image) -> bool:
-        """Whether logs were removed from the data directory. The logs of deleted topics do not count."""
-        lost = [name.directory for name in self._machine.data.missing if image.partition(name) is not None]
+        """Whether logs were removed from the data directory. Only logs that this node should have count."""
+        lost = [name.directory for name in self._machine.data.missing if self._is_here(image.partition(name))]
         if lost:
             log.error("the log %s and %d more are missing: this node leaves all in-sync sets", lost[0], len(lost) - 1)
         return bool(lost)
+
+    def _is_here(self, partition: PartitionImage | None) -> bool:
+        return partition is not None and self._me.node_id in partition.replicas
 
     # Registering ------------------------------------------------------------------------------------------------------
 
@@ -60,13 +63,25 @@ class Registration:
         self._request = BrokerRegistrationRequest(
             broker_id=config.node_id,
             cluster_id=identity.cluster_id,
-            incarnation_id=new_id_bytes(),
+            incarnation_id=self._incarnation_id(previous_broker_epoch),
             listeners=[RegisteredListener(**it._asdict()) for it in self._machine.endpoints],
             rack=config.broker_rack,
             # A data directory of an older version has no id.
             log_dirs=[parse_uuid(identity.directory_id)] if identity.directory_id else [],
         )
         await self._register(previous_broker_epoch)
+
+    def _incarnation_id(self, previous_broker_epoch: int) -> bytes:
+        """The id of this incarnation, or of the last one if it died before it heard of its registration."""
+        # A node that may have lost records must not finish the registration of an incarnation that had them.
+        if previous_broker_epoch == NO_BROKER_EPOCH:
+            return new_id_bytes()
+        machine = self._machine
+        begun = epoch_file.begun_registration(machine.files, machine.path) or new_id_bytes()
+        epoch_file.remember_broker_epoch(
+            machine.files, machine.path, previous_broker_epoch, epoch_file.boot_id(), begun=begun
+        )
+        return begun
 
     async def _register(self, previous_broker_epoch: int) -> None:
         assert self._request is not None
@@ -78,7 +93,8 @@ class Registration:
                 code = known_code(response.error_code)
                 node_id = self._me.node_id
                 raise BrokerFailure(f"node {node_id} could not be registered: {code.message} ({code.name})")
-            # The epoch is written at once. A node that dies before this write must assume that it lost records.
+            # The epoch is written before the node acts in it. A node that dies before this write registers again as
+            # the same incarnation, or must assume that it lost records.
             machine = self._machine
             epoch_file.remember_broker_epoch(machine.files, machine.path, response.broker_epoch, epoch_file.boot_id())
             self._me.broker_epoch = response.broker_epoch

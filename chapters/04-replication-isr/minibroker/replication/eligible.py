@@ -22,7 +22,7 @@ controller assumed a larger number than the leader, it would remember replicas t
 from collections.abc import Collection, Sequence
 
 from minibroker.metadata.config_keys import ConfigResource
-from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, fold_all
+from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage, fold_all
 from minibroker.metadata.records import ConfigRecord, MetadataRecord
 from minibroker.replication.keys import MIN_INSYNC_REPLICAS
 from minibroker.replication.records import NO_LEADER_CHANGE, PartitionChangeRecord
@@ -118,17 +118,34 @@ def _name_eligible(change: PartitionChangeRecord, partition: PartitionImage, eli
 def changes_of_min_isr(image: Image, records: Sequence[MetadataRecord]) -> list[PartitionChangeRecord]:
     """The changes that must follow these records, because they change `min.insync.replicas`.
 
-    If the in-sync set of a partition is large enough now, the high watermark moves, and no other replica is eligible. A
-    partition without a leader has no high watermark that could move, so its eligible replicas stay.
+    A partition without a leader has no high watermark that could move, so it stays as it is.
     """
     if not any(isinstance(it, ConfigRecord) and it.name == MIN_INSYNC_REPLICAS.name for it in records):
         return []
     after = fold_all(image, enumerate(records, start=image.offset + 1))
-    return [
-        PartitionChangeRecord(partition_id=number, topic_id=topic.topic_id, eligible_leader_replicas=[])
+    changes = (
+        _change_of_min_isr(image, after, topic, number, partition)
         for topic in after.topics.values()
+        if topic.name in image.topics
         for number, partition in topic.partitions.items()
-        if partition.eligible_leader_replicas
-        and partition.leader >= 0
-        and len(partition.isr) >= min_isr(after, topic.name, len(partition.replicas))
-    ]
+        if partition.leader >= 0
+    )
+    return [it for it in changes if it is not None]
+
+
+def _change_of_min_isr(
+    before: Image, after: Image, topic: TopicImage, number: int, partition: PartitionImage
+) -> PartitionChangeRecord | None:
+    old, new = (min_isr(it, topic.name, len(partition.replicas)) for it in (before, after))
+    change = PartitionChangeRecord(partition_id=number, topic_id=topic.topic_id)
+    # If the in-sync set is large enough now, the high watermark moves, and no other replica is eligible.
+    if partition.eligible_leader_replicas and len(partition.isr) >= new:
+        change.eligible_leader_replicas = []
+        return change
+    # Until the leader has read the larger number, its high watermark moves with fewer replicas in sync, and a member
+    # that it removes may lack records. A new partition epoch lets the controller refuse such a removal.
+    if is_enabled(after) and new > old and len(partition.isr) > 1:
+        change.isr = list(partition.isr)
+        _name_eligible(change, partition, list(partition.eligible_leader_replicas))
+        return change
+    return None

@@ -4,6 +4,7 @@ The keys and their defaults are Kafka's.
 """
 
 import re
+from functools import cache
 from typing import NamedTuple
 
 from minibroker.metadata.broker_keys import BROKER_ID
@@ -184,6 +185,7 @@ class QuorumVoter(NamedTuple):
 _VOTER = re.compile(r"(\d{1,9})@([^@,\s]+):(\d{1,5})")
 
 
+@cache
 def parse_voters(text: str) -> tuple[QuorumVoter, ...]:
     """Read `ID@HOST:PORT,…`; an empty text has no voters. A malformed text raises ValueError."""
     voters = []

@@ -9,6 +9,7 @@ acknowledged record depends on it.
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
+from weakref import ref
 
 from minibroker.log.interfaces import Files
 from minibroker.metadata.configs import TopicConfig
@@ -25,8 +26,13 @@ from minibroker.segments.segmented import SegmentedLog
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 
-OpenTransactions = Callable[[Files, str], tuple[Companion, Transactions]]
-"""Opens the transaction index in a log's directory; returns it as the log's companion and as the partition's port."""
+
+class TransactionLog(Companion, Transactions, Protocol):
+    """The transactions of a log: a companion of the log, and the partition's port."""
+
+
+OpenTransactions = Callable[[TopicPartition, Files, str, ProducerStates, Callable[[], int]], TransactionLog]
+"""Opens the transactions in a log's directory, given the log's producers and a function for the high watermark."""
 
 RulesFor = Callable[[TopicPartition], Rules]
 """Chooses the admission rules of a partition."""
@@ -71,10 +77,11 @@ def open_replica(
     directory = data.directory_of(name)
     epochs, producers = EpochCache(files, directory), ProducerStates(files, directory)
     companions: list[Companion] = [producers, epochs]
-    transactions: Transactions | None = None
+    watermark = _Watermark(data.remembered(HIGH_WATERMARKS, name) or 0)
+    transactions: TransactionLog | None = None
     if open_transactions is not None:
-        companion, transactions = open_transactions(files, directory)
-        companions.append(companion)
+        transactions = open_transactions(name, files, directory, producers, watermark)
+        companions.append(transactions)
     log = data.open_log(name, config.log_config, companions=companions)
     replica = Replica(
         name,
@@ -83,11 +90,27 @@ def open_replica(
         epochs,
         outbox=outbox,
         wake=wake,
-        high_watermark=data.remembered(HIGH_WATERMARKS, name) or 0,
+        high_watermark=watermark.remembered,
         lag_ms_max=lag_ms_max,
         listeners=listeners,
         quotas=quotas,
     )
+    watermark.replica = ref(replica)
     return LocalPartition(
         name, log, producers, config, replica, rules=rules_for(name), transactions=transactions
     ), replica
+
+
+class _Watermark:
+    """The high watermark of a replica, or the remembered one as long as there is no replica.
+
+    The log's companions refer to it, so it must not keep the replica and its log alive.
+    """
+
+    def __init__(self, remembered: int) -> None:
+        self.remembered = remembered
+        self.replica: ref[Replica] | None = None
+
+    def __call__(self) -> int:
+        replica = None if self.replica is None else self.replica()
+        return self.remembered if replica is None else replica.high_watermark

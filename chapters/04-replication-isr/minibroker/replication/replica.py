@@ -30,7 +30,7 @@ from minibroker.log.interfaces import FileSlice
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import ACKS_ALL, Appended, EpochEnd, Reader, ReplicaPort
+from minibroker.partitions.partition import ACKS_ALL, Appended, EpochEnd, LogEnd, Reader, ReplicaPort, wake_all
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.follower import Fetched, Following, Position, common_end
 from minibroker.replication.keys import MIN_INSYNC_REPLICAS
@@ -79,6 +79,7 @@ class Replica(ReplicaPort):
         quotas: ReplicationQuotas | None = None,
     ) -> None:
         self.name = name
+        self._log_end = LogEnd(name)
         self.node_id = node_id
         self.log = log
         self.epochs = epochs
@@ -125,7 +126,9 @@ class Replica(ReplicaPort):
         # A shortcut for the most frequent case: a fetch of a partition without new records.
         if self.high_watermark == end:
             return False
-        least = self.leading.watermark(end, min_insync_replicas=self.min_insync_replicas)
+        # A partition without followers has no other log end offset.
+        leading = self.leading
+        least = leading.watermark(end, min_insync_replicas=self.min_insync_replicas) if leading.followers else end
         if least is None or least <= self.high_watermark:
             return False
         assert least <= end, f"{self.name.directory}: high watermark {least} is beyond the log end offset {end}"
@@ -187,7 +190,7 @@ class Replica(ReplicaPort):
         was_leading = self.leading is not None
         self.leading, self._leading_since = None, NO_LEADER_EPOCH
         # A client that waits here for an acknowledgement or for records must ask the new leader.
-        self._wake(self.name)
+        wake_all(self._wake, self.name)
         if was_leading:
             for listener in self._listeners:
                 listener.on_resigned(self.name)
@@ -211,10 +214,16 @@ class Replica(ReplicaPort):
             message = f"{self.name.directory} has {count} replicas in sync, min.insync.replicas is {wanted}"
             raise Refused(ErrorCode.NOT_ENOUGH_REPLICAS, message)
 
+    def on_appended(self) -> None:
+        """The leader's log has grown. If no other replica counts, the high watermark moves at once."""
+        self._wake(self._log_end)
+        if self._advance():
+            self._wake(self.name)
+
     def on_log_changed(self) -> None:
-        """The leader's log has grown, or starts later. If no other replica counts, the high watermark moves at once."""
+        """The leader's log has grown, or starts later."""
         self._advance()
-        self._wake(self.name)
+        wake_all(self._wake, self.name)
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
         """Code NONE if a batch is replicated as `acks` asks, None if it is not yet, an error if it never will be."""

@@ -3,6 +3,7 @@
     python -m minibroker.simulation MODULE --seeds 1000           many seeds on all cores, until one fails
     python -m minibroker.simulation MODULE --replay 17            one seed again, with its trace
     python -m minibroker.simulation MODULE --replay 17 --shrink   with the fewest faults that still make it fail
+    python -m minibroker.simulation MODULE --replay 17 --without "full disk,pause"
     python -m minibroker.simulation MODULE --replay 17 --draw run.svg --from 2000 --to 2500 --nodes node-1,node-2
 
 MODULE is a module on the path with a class `World`. The exit code is 1 if an invariant was broken, or if a state that
@@ -43,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=cores, metavar="J", help="processes (default: one per core)")
     parser.add_argument("--seconds", type=float, metavar="S", help="start no more seeds after S seconds")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one seed again")
+    parser.add_argument("--without", default="", metavar="A,B", help="replay without faults of these kinds")
     parser.add_argument("--shrink", action="store_true", help="leave out faults that the failure does not need")
     parser.add_argument("--trace", action="store_true", help="print the whole trace, not only its end")
     parser.add_argument("--draw", type=Path, metavar="FILE", help="draw the end of the run, as SVG")
@@ -90,7 +92,8 @@ def _show(words: str) -> None:
 
 
 def _replay(world: type[World], options: argparse.Namespace) -> int:
-    outcome = replay(world, options.replay)
+    left_out = options.without.split(",")
+    outcome = replay(world, options.replay, [it for it in world(options.replay).faults if it.kind not in left_out])
     drawn = len(outcome.faults)
     if options.shrink and outcome.violation is not None:
         outcome = replay(world, options.replay, shrunk(world, outcome))

@@ -7,13 +7,14 @@ each is (swarm testing). A run with all kinds of faults at once never gets far e
 A world defines what a kind does, with a function that causes the fault and returns an action that ends it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
 from minibroker.simulation.scheduler import Action, Scheduler, Timer
 
 COUNT_MIN, COUNT_MAX = 5, 25
+DISASTERS_MAX = 6
 _BURST_GAP_MS = 40
 
 
@@ -39,7 +40,9 @@ class Kind(NamedTuple):
     weight: float = 1.0
 
 
-def draw_faults(kinds: Sequence[Kind], chance: Random, *, until_ms: int) -> list[Fault]:
+def draw_faults(
+    kinds: Sequence[Kind], chance: Random, *, until_ms: int, count: tuple[int, int] = (COUNT_MIN, COUNT_MAX)
+) -> list[Fault]:
     """Draw the kinds and their frequencies, then the faults of one run, in the order of time."""
     # In some runs (`in_burst` above 0) faults come in bursts, faster than a node can recover.
     chosen = [kind for kind in kinds if chance.random() < 0.5] or [chance.choice(kinds)]
@@ -47,13 +50,18 @@ def draw_faults(kinds: Sequence[Kind], chance: Random, *, until_ms: int) -> list
     in_burst = chance.choice((0.0, 0.2, 0.5))
     faults: list[Fault] = []
     at_ms = 0
-    for _ in range(chance.randint(COUNT_MIN, COUNT_MAX)):
+    for _ in range(chance.randint(*count)):
         if faults and chance.random() < in_burst:
             at_ms = min(at_ms + chance.randrange(_BURST_GAP_MS), until_ms - 1)
         else:
             at_ms = chance.randrange(until_ms)
         kind = chance.choices(chosen, weights)[0]
         faults.append(Fault(at_ms, kind.name, kind.draw(chance), chance.randint(*kind.duration_ms)))
+    return in_order(faults)
+
+
+def in_order(faults: Iterable[Fault]) -> list[Fault]:
+    """Faults in the order of time."""
     return sorted(faults, key=lambda fault: fault.at_ms)
 
 

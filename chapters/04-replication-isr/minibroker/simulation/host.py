@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DEATH = "death in mid-write"
 """The state of a run in which a process died between two changes of its disk."""
+DISK_FULL = "node ended by a full disk"
+DISK_FAILED = "node ended by a failed disk"
 
 
 class _Waiting(NamedTuple):
@@ -46,6 +48,8 @@ class Host(ABC):
         """Whether a death in the middle of a write is a power cut of the machine, or only a kill of the process."""
         self.restart_ms = 500
         """How long the process is down after a death in the middle of a write."""
+        self.is_off = False
+        """Whether the machine is switched off, so that nothing can start its process."""
         self._waiting: list[_Waiting] = []
         self.new_disk()
 
@@ -67,11 +71,19 @@ class Host(ABC):
     def after_run(self) -> None:
         """Send messages, and check the node's new state. This runs after each action of the node."""
 
+    @abstractmethod
+    def forget_epoch(self) -> None:
+        """Forget what proves, after a restart, that the disk has lost nothing."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Flush the disk, unless the process is dead. A disk that fails is noticed now at the latest."""
+
     # Starts and ends --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the process, unless it is running."""
-        if not self.process.is_alive:
+        if not self.process.is_alive and not self.is_off:
             self.process.start()
             self.process.run(self.open)
 
@@ -81,13 +93,17 @@ class Host(ABC):
             self.process.run(self.close)
             if self.process.is_alive:
                 self.end("clean shutdown")
-                self.disk.kill()
+                self.leave_pages()
 
     def kill(self) -> None:
         """Kill the process, as kill -9 does: written data stays in the page cache."""
         if self.process.is_alive:
             self.end("")
-            self.disk.kill()
+            self.leave_pages()
+
+    def leave_pages(self) -> None:
+        """The process has ended, and its pages stay in the page cache."""
+        self.disk.kill()
 
     def cut_power(self) -> None:
         """The machine loses power: unflushed data may be lost."""

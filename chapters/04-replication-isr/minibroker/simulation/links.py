@@ -88,7 +88,11 @@ class Link:
     def send(self, request: object) -> None:
         """Send a request."""
         if self.is_open:
-            self._requests.send(request, lambda: self._serve(request, self._reply))
+            self._requests.send(request, lambda: self._arrive(request))
+
+    def _arrive(self, request: object) -> None:
+        if self._network.is_admitted(self.client, request):
+            self._serve(request, self._reply)
 
     def break_off(self) -> None:
         """Break the link: the client notices at once, and the server finishes the requests that reach it."""

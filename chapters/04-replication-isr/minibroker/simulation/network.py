@@ -51,6 +51,8 @@ class Network:
         self.trace = trace
         self.chance = chance
         self.weather = weather
+        self.admits: Callable[[Process, object], bool] | None = None
+        """Whether a request that has arrived from a process may be served. Without it, every request may."""
         self._cuts: dict[Direction, int] = {}
         self._slow_ms: dict[Direction, int] = {}
 
@@ -118,7 +120,11 @@ class Network:
         def reply(answer: Any) -> None:
             self.send(target, source, answer, lambda: hear(answer))
 
-        self.send(source, target, request, lambda: serve(reply))
+        self.send(source, target, request, lambda: serve(reply) if self.is_admitted(source, request) else None)
+
+    def is_admitted(self, source: Process, request: object) -> bool:
+        """Whether a request may be served. A request that may not gets no answer."""
+        return self.admits is None or self.admits(source, request)
 
     def delay_ms(self, source: str, target: str) -> int:
         """The delay of the next message."""

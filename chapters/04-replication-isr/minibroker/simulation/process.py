@@ -7,7 +7,7 @@ set with `after` is cancelled when the process dies.
 from collections.abc import Callable
 
 from minibroker.simulation.scheduler import Action, Scheduler, Timer
-from minibroker.simulation.trace import KILLED, PAUSED, RESUMED, STARTED, Trace
+from minibroker.simulation.trace import KILLED, NOTE, PAUSED, RESUMED, STARTED, Trace
 
 
 class Died(BaseException):
@@ -20,6 +20,8 @@ class Process:
     def __init__(self, scheduler: Scheduler, trace: Trace, name: str, on_died: Action | None = None) -> None:
         self.after_run: Action | None = None
         """Called after each action of the process, to send messages and to check the new state."""
+        self.is_expected: Callable[[Exception], bool] | None = None
+        """Whether an error is one that a fault should cause. It ends the action, and not the run of the world."""
         self.name = name
         self.is_alive = False
         self.is_paused = False
@@ -79,6 +81,10 @@ class Process:
                     self.after_run()
             except Died:
                 self._die()
+            except Exception as error:
+                if self.is_expected is None or not self.is_expected(error):
+                    raise
+                self._trace.happened(self.name, NOTE, f"{type(error).__name__}: {error}")
 
     def after(self, delay_ms: int, action: Action) -> Timer:
         """Run an action later, unless the process dies before that."""

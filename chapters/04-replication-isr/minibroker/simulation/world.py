@@ -22,7 +22,7 @@ from typing import ClassVar
 
 from minibroker.simulation.chance import stream
 from minibroker.simulation.checker import Checker, Violation
-from minibroker.simulation.faults import Cause, Fault, Kind, Storm, draw_faults
+from minibroker.simulation.faults import DISASTERS_MAX, Cause, Fault, Kind, Storm, draw_faults, in_order
 from minibroker.simulation.history import History, Promise
 from minibroker.simulation.network import Network, Weather
 from minibroker.simulation.scheduler import Scheduler
@@ -51,6 +51,8 @@ class World(ABC):
 
     STATES: ClassVar[tuple[str, ...]] = ()
     KINDS: ClassVar[tuple[Kind, ...]] = ()
+    DISASTERS: ClassVar[tuple[Kind, ...]] = ()
+    """Faults of the whole cluster. Half of the seeds draw a few of them, from a stream of their own."""
     STORM_MS: ClassVar[int] = 30_000
 
     def __init__(self, seed: int, *, faults: Sequence[Fault] | None = None, is_traced: bool = False) -> None:
@@ -74,7 +76,11 @@ class World(ABC):
 
     def draw_faults(self) -> list[Fault]:
         """Draw the faults of the run."""
-        return draw_faults(self.KINDS, self.chance("faults"), until_ms=self.STORM_MS) if self.KINDS else []
+        faults = draw_faults(self.KINDS, self.chance("faults"), until_ms=self.STORM_MS) if self.KINDS else []
+        chance = self.chance("disasters")
+        if self.DISASTERS and chance.random() < 0.5:
+            faults += draw_faults(self.DISASTERS, chance, until_ms=self.STORM_MS, count=(1, DISASTERS_MAX))
+        return in_order(faults)
 
     @abstractmethod
     def play(self) -> None:
@@ -85,8 +91,8 @@ class World(ABC):
         return {}
 
     def storm(self) -> Storm:
-        """Schedule the faults."""
-        return Storm(self.scheduler, self.faults, self.causes())
+        """Schedule the faults, save those that come after the storm."""
+        return Storm(self.scheduler, [it for it in self.faults if it.at_ms < self.STORM_MS], self.causes())
 
     def run(self) -> Outcome:
         """Play once, and return the result."""

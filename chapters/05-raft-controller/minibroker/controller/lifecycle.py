@@ -169,8 +169,10 @@ class Heartbeat(Command[BrokerState]):
         return BrokerState(is_fenced=False)
 
     def _unfence(self, image: Image, broker: BrokerImage, records: Records) -> BrokerState:
-        # A broker whose metadata end before its registration stays fenced, because it would act on old metadata.
-        if self.wants_fence or self.metadata_offset < broker.epoch:
+        # A broker whose metadata end before its registration stays fenced, because it would act on old metadata. So
+        # does a broker that has not read yet that it was fenced: it still takes itself for the leader of partitions
+        # that other brokers lead by now.
+        if self.wants_fence or self.metadata_offset < max(broker.epoch, broker.fenced_offset):
             return BrokerState(is_fenced=True)
         records.add([_change(broker, fenced=UNFENCE)])
         # The broker becomes the leader of partitions that have no leader and in which it is in sync, or eligible while

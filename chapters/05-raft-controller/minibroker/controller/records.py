@@ -57,6 +57,7 @@ def _on_broker_registration_change(builder: Builder, record: BrokerRegistrationC
         is_fenced=broker.is_fenced if record.fenced == 0 else record.fenced > 0,
         in_controlled_shutdown=broker.in_controlled_shutdown or record.in_controlled_shutdown > 0,
         log_dirs=tuple(record.log_dirs) or broker.log_dirs,
+        fenced_offset=builder.offset if record.fenced > 0 else broker.fenced_offset,
     )
 
 

@@ -21,26 +21,35 @@ _ASK_MS = 3000
 _RETRY_S = 0.05
 _TELL_MS = 2000
 _SESSIONS_MAX = 3
+_STEP_MS_MAX = 200
 
 
 class NodeIdConflict:
-    """Another process has this node's node.id. This node waits, in case that process has stopped, and then ends."""
+    """Another process has this node's node.id. This node waits, in case that process has stopped, and then ends.
+
+    Time in which this process was paused, or got no CPU, does not count: the other nodes may be as busy, and elect no
+    leader meanwhile.
+    """
 
     def __init__(self, ms: int) -> None:
         self._ms = ms
-        self._since_ms: int | None = None
+        self._lasted_ms = 0
+        self._seen_ms: int | None = None
 
     def tolerate(self, what: str) -> None:
         """Note that the conflict still exists. Raises a `BrokerFailure` when it has lasted for too long."""
-        if self._since_ms is None:
-            self._since_ms = monotonic_ms()
+        now_ms = monotonic_ms()
+        if self._seen_ms is None:
             log.warning("%s: this node waits for %d ms at most, in case the other process has stopped", what, self._ms)
-        if monotonic_ms() - self._since_ms > self._ms:
+        else:
+            self._lasted_ms += min(now_ms - self._seen_ms, _STEP_MS_MAX)
+        self._seen_ms = now_ms
+        if self._lasted_ms > self._ms:
             raise BrokerFailure(f"{what}: this node ends. Give it another node.id, or stop the other process first")
 
     def clear(self) -> None:
         """Note that the conflict is over."""
-        self._since_ms = None
+        self._seen_ms, self._lasted_ms = None, 0
 
 
 class ControllerCalls:

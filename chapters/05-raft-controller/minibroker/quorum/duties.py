@@ -18,6 +18,7 @@ from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Image
 from minibroker.quorum.authority import ClusterAuthority
 from minibroker.quorum.running import Quorum
+from minibroker.replicas.fetching import Incarnation
 from minibroker.replicas.recovering import Recovery
 from minibroker.replication.answering import LogEnds
 from minibroker.replication.authority import Elected
@@ -32,8 +33,9 @@ _CHECK_S = 0.1
 class Duties:
     """The duties of one node while it is the active controller."""
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: NodeConfig, me: Incarnation) -> None:
         self._config = config
+        self._me = me
         self.sessions = Sessions(BROKER_SESSION_TIMEOUT_MS.of(config))
         interval_ms = LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS.of(config) * 1000
         self._balance = LeaderBalance(interval_ms if AUTO_LEADER_REBALANCE_ENABLE.of(config) else None)
@@ -58,14 +60,19 @@ class Duties:
                 self.sessions.begin(authority.image.brokers, now_ms)
             checked_ms = now_ms
             if authority.is_active:
-                self._fence_silent(authority, now_ms)
+                self.fence_silent(authority, now_ms)
                 self._rebalance(authority, now_ms)
                 unclean.look()
                 quorum.step()
             else:
                 unclean.forget()
 
-    def _fence_silent(self, authority: ClusterAuthority, now_ms: int) -> None:
+    def fence_silent(self, authority: ClusterAuthority, now_ms: int) -> None:
+        """Fence the brokers whose sessions have expired."""
+        own = authority.image.brokers.get(self._me.node_id)
+        if own is not None and own.epoch == self._me.broker_epoch:
+            # The broker of this process is alive. If this process is busy, its own heartbeats are late, too.
+            self.sessions.touch(own.node_id, now_ms)
         for broker_id in self.sessions.silent(authority.image.live_brokers(), now_ms):
             fenced = authority.propose(FenceBroker(broker_id))
             if not fenced.is_done or fenced.result:

@@ -35,17 +35,17 @@ class Heartbeats:
         ask: Ask,
         image: Callable[[], Image],
         is_active: Callable[[], bool],
-        informed_ms: Callable[[], int],
     ) -> None:
-        """`is_active` says whether this node is the controller now; `informed_ms` is that of its `Quorum`."""
+        """`is_active` says whether this node is the controller now."""
         self._config = config
         self._me = me
         self._ask = ask
         self._image = image
         self._is_active = is_active
-        self._informed_ms = informed_ms
         self._heard_ms = 0
-        """When this node sent the last heartbeat that a controller on another node has accepted."""
+        """When this node sent the last heartbeat after which a controller on another node had not fenced it."""
+        self._is_fenced = True
+        """Whether this broker was fenced when the controller last answered."""
         self._trouble = LastingFailure(log)
         self.unfenced = asyncio.Event()
         """Set once the controller lets this broker serve clients."""
@@ -57,7 +57,8 @@ class Heartbeats:
         interval_s = BROKER_HEARTBEAT_INTERVAL_MS.of(self._config) / 1000
         while True:
             await self._beat()
-            if self._leaving.is_set() or not self.unfenced.is_set():
+            if self._leaving.is_set() or self._is_fenced:
+                # The controller waits for this broker, or this broker for the controller.
                 await asyncio.sleep(_RETRY_S)
                 continue
             with contextlib.suppress(TimeoutError):
@@ -78,11 +79,12 @@ class Heartbeats:
             # A controller that was just elected may not know the registration yet.
             code = known_code(response.error_code)
             self._trouble.note("the controller refuses the heartbeats of node %d: %s", self._me.node_id, code.name)
-        elif not (was_active or self._is_active()):
+        elif not (response.is_fenced or was_active or self._is_active()):
             # A deposed controller may accept its own heartbeats for a while. So only those to another node count.
             self._heard_ms = sent_ms
         if not response.error_code:
             self._trouble.end()
+            self._is_fenced = response.is_fenced
         if response.should_shut_down:
             self._may_leave.set()
         elif not response.error_code and not response.is_fenced:
@@ -95,8 +97,8 @@ class Heartbeats:
         of range may begin again at the log's start. After a disconnect they ask another node for the leader.
         """
         if self.may_be_fenced():
-            apart_ms = monotonic_ms() - self._in_touch_ms()
-            raise Disconnect(f"node {self._me.node_id} was without a controller for {apart_ms} ms: another may lead")
+            silent_ms = monotonic_ms() - self._heard_ms
+            raise Disconnect(f"the controller has not heard from this node for {silent_ms} ms: another node may lead")
 
     def may_be_fenced(self) -> bool:
         """Whether this broker may be fenced without knowing it, so that other brokers lead its partitions.
@@ -105,13 +107,8 @@ class Heartbeats:
         earlier, so the session ends here first. An active controller needs no heartbeat: it resigns before another
         controller can fence it.
         """
-        is_silent = monotonic_ms() - self._in_touch_ms() > BROKER_SESSION_TIMEOUT_MS.of(self._config)
+        is_silent = monotonic_ms() - self._heard_ms > BROKER_SESSION_TIMEOUT_MS.of(self._config)
         return is_silent and not self._is_active()
-
-    def _in_touch_ms(self) -> int:
-        # After a pause, the controller may accept a heartbeat before this node has read the record that fenced it. So
-        # the node must have read the metadata as well.
-        return min(self._heard_ms, self._informed_ms())
 
     def request_shutdown(self) -> None:
         """Ask the controller, with the next heartbeat, to move the leaderships of this broker."""

@@ -28,6 +28,7 @@ from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.identity import Identity
 from minibroker.partitions.machine import Machine
 from minibroker.partitions.registry import Answer, Call, Handler, Registry
+from minibroker.partitions.slices import PARTITIONS, in_parts
 from minibroker.partitions.store import METADATA, Store
 from minibroker.quorum import access
 from minibroker.quorum.answering import QuorumHandlers
@@ -84,16 +85,11 @@ class QuorumMember(Membership):
         self._config = config = machine.config
         self._is_voter = "controller" in process_roles(config)
         self._is_broker = "broker" in process_roles(config)
-        self._duties = Duties(config)
+        self._duties = Duties(config, self.me)
         self._recovery = Recovery(self.peers, lambda: self.authority.image, lambda: self.authority.image.live_brokers())
         self._registration = Registration(machine, self.me, self._ask_for_registration, lambda: self.authority.image)
         self.heartbeats = Heartbeats(
-            config,
-            self.me,
-            lambda it: self._calls.ask(it),
-            lambda: self.authority.image,
-            is_active=lambda: self.is_active,
-            informed_ms=lambda: self.quorum.informed_ms,
+            config, self.me, lambda it: self._calls.ask(it), lambda: self.authority.image, lambda: self.is_active
         )
 
     @property
@@ -307,7 +303,8 @@ class QuorumMember(Membership):
         registry.add(ApiKey.BROKER_REGISTRATION, decisions.register)
         registry.add(ApiKey.BROKER_HEARTBEAT, decisions.heartbeat)
         registry.add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.replication.allocate_producer_ids)
-        registry.add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, decisions.reassign)
+        reassign = in_parts(decisions.reassign, "topics", "responses", size=500, inner=PARTITIONS)
+        registry.add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, reassign)
         registry.add(ApiKey.LIST_PARTITION_REASSIGNMENTS, decisions.list_reassignments)
         registry.add(ApiKey.UNREGISTER_BROKER, decisions.unregister)
         partitions_max = MAX_REQUEST_PARTITION_SIZE_LIMIT.of(self._config)

@@ -36,9 +36,8 @@ from minibroker.quorum.translating import (
     voted_of,
 )
 from minibroker.raft.election import NO_NODE
-from minibroker.raft.messages import Fetched, FetchSnapshot, Send, Vote
+from minibroker.raft.messages import FetchSnapshot, Send, Vote
 from minibroker.raft.node import FETCH_BYTES_MAX, Raft
-from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.tables.begin_quorum_epoch import BeginQuorumEpochResponse
 from minibroker.raft.tables.end_quorum_epoch import EndQuorumEpochResponse
@@ -56,6 +55,7 @@ _STUCK_MS = 250
 _RETRY_S = 0.05
 _GOODBYE_S = 0.5
 _COMPLAIN_MS = 10_000
+_NO_EPOCH = -1
 
 
 class Quorum:
@@ -97,12 +97,10 @@ class Quorum:
         self._complain_ms = 0
         self.heard: tuple[int, int] = (NO_NODE, 0)
         """The leader that answered the last fetch, and the time of the answer in ms."""
-        self.informed_ms = 0
-        """When this node sent the last fetch after whose response it had all committed metadata."""
         self.unreached: set[int] = set()
         """The nodes that did not answer the last message to them."""
-        self.is_node_id_taken = False
-        """Whether this node's id is the leader's, although this process does not lead: another process has the id."""
+        self._taken_epoch = _NO_EPOCH
+        """The epoch in which this node's id is the leader's, by the last response to a fetch."""
         self.places: dict[int, Place] = {}
         """The addresses of leaders, from responses of other nodes. A leader may be missing from the configuration."""
 
@@ -279,7 +277,6 @@ class Quorum:
         if position is None or target == self.raft.me.node_id:
             return False
         request = fetch_request(position, self._cluster_id, wait_ms=_FETCH_WAIT_MS, bytes_max=FETCH_BYTES_MAX)
-        sent_ms = monotonic_ms()
         try:
             response = await self.ask(target, request, line="metadata", timeout_ms=_FETCH_WAIT_MS + _TIMEOUT_MS)
         except ClientError as error:
@@ -297,17 +294,19 @@ class Quorum:
         if fetched.code is ErrorCode.NONE:
             self.heard = (target, now_ms)
         self.raft.on_fetched(position, fetched, now_ms)
-        self.is_node_id_taken = self._is_node_id_taken(fetched)
+        self._taken_epoch = fetched.epoch if fetched.leader_id == self.raft.me.node_id else _NO_EPOCH
         self.step()
-        if fetched.code is ErrorCode.NONE and 0 <= fetched.high_watermark <= self.raft.high_watermark:
-            self.informed_ms = sent_ms
         # After an error, or a response of another epoch, the next fetch may get the same response. So pause before it.
         return fetched.code is ErrorCode.NONE and fetched.epoch == self.raft.epoch
 
-    def _is_node_id_taken(self, fetched: Fetched) -> bool:
-        raft = self.raft
-        has_led = raft.role in (Role.LEADER, Role.RESIGNED)
-        return not has_led and (fetched.epoch, fetched.leader_id) == (raft.epoch, raft.me.node_id)
+    @property
+    def is_node_id_taken(self) -> bool:
+        """Whether another process with this node's id leads this epoch, by the last response.
+
+        If this node was elected in this epoch itself, the others have not noticed yet that it was restarted or has
+        resigned.
+        """
+        return self._taken_epoch == self.raft.epoch and not self.raft.has_led
 
     def _note_foreign_node(self, node_id: int, code: int) -> None:
         """Note a node of another cluster. If a majority of the voters is in another cluster, this node must end."""

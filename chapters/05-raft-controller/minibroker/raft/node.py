@@ -119,8 +119,8 @@ class Raft(QuorumState):
 
     def _start_election(self, now_ms: int) -> list[Send]:
         """Begin an epoch with a vote for this node, which is on the disk before any voter is asked."""
-        self._become(Cause.WOULD_WIN, now_ms + self._election_timeout())
         self._ballot.write(Election(self.epoch + 1, NO_NODE, self.me))
+        self._become(Cause.WOULD_WIN, now_ms + self._election_timeout())
         return self._ask_for_votes(now_ms, is_pre_vote=False)
 
     def _ask_for_votes(self, now_ms: int, *, is_pre_vote: bool) -> list[Send]:

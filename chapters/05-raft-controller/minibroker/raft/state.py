@@ -114,6 +114,11 @@ class QuorumState:
         return NO_NODE if leader_id == self.me.node_id and not self.is_leader else leader_id
 
     @property
+    def has_led(self) -> bool:
+        """Whether this node was elected in this epoch, before a restart or a resignation or not."""
+        return self._ballot.election.leader_id == self.me.node_id
+
+    @property
     def voted(self) -> VoterKey | None:
         """The candidate for which this node has voted in this epoch."""
         return self._ballot.election.voted

@@ -8,18 +8,26 @@ import argparse
 import asyncio
 import logging
 import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from minibroker.coordinators.node import coordinator_node
 from minibroker.log.errors import LogError
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.errors import MetadataError
 from minibroker.partitions.errors import BrokerFailure
-from minibroker.partitions.node import serve
+from minibroker.partitions.node import Node, serve
 
 
-def main(arguments: list[str]) -> None:
-    """Serve until SIGTERM or Ctrl-C."""
-    options = _parser().parse_args(arguments)
+def main(
+    arguments: list[str],
+    *,
+    assemble: Callable[[NodeConfig], Node] = coordinator_node,
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+    name: str = "minibroker.coordinators",
+) -> None:
+    """Serve until SIGTERM or Ctrl-C. Chapter 07 assembles its node and runs it on its event loop."""
+    options = _parser(name).parse_args(arguments)
     settings = dict(pair.partition("=")[::2] for pair in options.set)
     settings |= {
         "node.id": str(options.node_id),
@@ -29,19 +37,19 @@ def main(arguments: list[str]) -> None:
     }
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     try:
-        asyncio.run(_run(NodeConfig(settings)))
+        run(_run(assemble, NodeConfig(settings)))
     except (BrokerFailure, LogError, MetadataError, OSError) as error:
         sys.exit(str(error))
 
 
-async def _run(config: NodeConfig) -> None:
-    node = coordinator_node(config)
+async def _run(assemble: Callable[[NodeConfig], Node], config: NodeConfig) -> None:
+    node = assemble(config)
     await serve(node, on_ready=lambda: print(f"ready: {node.address}", flush=True))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(name: str) -> argparse.ArgumentParser:
     about = "Run one node of a cluster with consumer groups."
-    parser = argparse.ArgumentParser(prog="python -m minibroker.coordinators", description=about)
+    parser = argparse.ArgumentParser(prog=f"python -m {name}", description=about)
     parser.add_argument("node_id", type=int, help="the node.id of this node")
     parser.add_argument("data", help="the data directory of this node")
     parser.add_argument("listen", metavar="HOST:PORT", help="the address on which this node listens")

@@ -1,7 +1,8 @@
 """The access table of the APIs that chapter 06 serves. A pure module.
 
-A group's coordinator is the leader of one partition of `__consumer_offsets`. Any other node answers NOT_COORDINATOR,
-and the client sends FindCoordinator again. No call is forwarded.
+The coordinator of a group is the leader of one partition of `__consumer_offsets`, and that of a transactional id the
+leader of one of `__transaction_state`. Any other node answers NOT_COORDINATOR, and the client sends FindCoordinator
+again. No call is forwarded.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from minibroker.wire.apis import ApiKey
 
 _COORDINATOR = Access((Place.COORDINATOR,))
 
-ROWS: Mapping[ApiKey, Access] = {
+GROUP_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.FIND_COORDINATOR: Access(),
     ApiKey.LIST_GROUPS: Access(),
     ApiKey.JOIN_GROUP: _COORDINATOR,
@@ -25,4 +26,18 @@ ROWS: Mapping[ApiKey, Access] = {
     ApiKey.DESCRIBE_GROUPS: _COORDINATOR,
     ApiKey.CONSUMER_GROUP_DESCRIBE: _COORDINATOR,
     ApiKey.DELETE_GROUPS: _COORDINATOR,
+    ApiKey.TXN_OFFSET_COMMIT: _COORDINATOR,
 }
+
+TRANSACTION_ROWS: Mapping[ApiKey, Access] = {
+    ApiKey.INIT_PRODUCER_ID: _COORDINATOR,
+    # Clients send the versions up to 3, and nodes the later ones. The handler refuses clients there.
+    ApiKey.ADD_PARTITIONS_TO_TXN: _COORDINATOR,
+    ApiKey.ADD_OFFSETS_TO_TXN: _COORDINATOR,
+    ApiKey.END_TXN: _COORDINATOR,
+    ApiKey.DESCRIBE_TRANSACTIONS: _COORDINATOR,
+    ApiKey.LIST_TRANSACTIONS: Access(),
+}
+
+ROWS: Mapping[ApiKey, Access] = {**GROUP_ROWS, **TRANSACTION_ROWS}
+"""The rows of all APIs that coordinators answer."""

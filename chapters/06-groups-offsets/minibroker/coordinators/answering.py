@@ -43,14 +43,14 @@ Act = Callable[[GroupShard, Ticket, int], Step]
 class Pass(Protocol):
     """Passes a request to the coordinator of a group, if it is on this node."""
 
-    def __call__(self, group_id: str, ticket: Ticket, event: Event, *, may_wait: bool) -> None:
+    def __call__(self, key: str, ticket: Ticket, event: Event[GroupShard], *, may_wait: bool = True) -> None:
         """`may_wait` says whether the request may wait until the coordinator can answer."""
 
 
 class GroupHandlers:
     """The handlers of the group APIs. `pass_on` passes a request to the coordinator of its group."""
 
-    def __init__(self, pass_on: Pass, coordinators: Callable[[], Iterable[Coordinator]]) -> None:
+    def __init__(self, pass_on: Pass, coordinators: Callable[[], Iterable[Coordinator[GroupShard]]]) -> None:
         self._pass_on = pass_on
         self._coordinators = coordinators
 
@@ -205,7 +205,7 @@ class GroupHandlers:
         request, version = call.request, call.version
         passes = filter_of(request.states_filter, request.types_filter)
 
-        def ask(coordinator: Coordinator) -> Ticket:
+        def ask(coordinator: Coordinator[GroupShard]) -> Ticket:
             ticket = Ticket(lambda code: refusal(request, version, code))
             coordinator.handle(ticket, lambda shard, _now: shard.on_list(ticket, passes))
             return ticket

@@ -6,6 +6,9 @@
 A reply waits for all records that were applied before it, not only for its own, because it may depend on them. Only the
 coordinator writes to the partition, so the offset of a record is known before the record is appended.
 
+The same driver runs the groups of a partition of `__consumer_offsets` and the transactions of one of
+`__transaction_state`: the shard is a parameter.
+
 If the log refuses a batch, the shard has applied records that are not in the log. So the shard is loaded again.
 """
 
@@ -14,15 +17,14 @@ import enum
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from minibroker.coordinators.appending import Encoded, batches_of, code_for_client, encoded
+from minibroker.coordinators.appending import Collected, code_for_client, encoded
 from minibroker.coordinators.loading import replay
+from minibroker.coordinators.sharding import LogSettings, StateShard, StateStep
 from minibroker.coordinators.tickets import NEVER_MS, Ticket, tell
-from minibroker.groups.keys import GroupSettings
 from minibroker.groups.records import CorruptRecord
-from minibroker.groups.shard import GroupShard
-from minibroker.groups.steps import Reply, Step
+from minibroker.groups.steps import Reply
 from minibroker.groups.tables.heartbeat import HeartbeatResponse
 from minibroker.log.compression import Compression
 from minibroker.log.errors import LogError
@@ -36,14 +38,16 @@ from minibroker.wire.schema import Response
 
 log = logging.getLogger(__name__)
 
-Event = Callable[[GroupShard, int], Step]
+S = TypeVar("S", bound=StateShard)
+Made = TypeVar("Made", bound=StateShard, covariant=True)
+Event = Callable[[S, int], StateStep]
 """A request as a function: it gets the shard and the time in ms, and returns the step."""
 
 _SLICE_S = 0.01  # how long one slice of loading may block the event loop
 _DONE = HeartbeatResponse()  # ends the wait for the high watermark; no client gets this response
 
 
-class Surroundings(Protocol):
+class Surroundings(Protocol[Made]):
     """The clocks, settings, timer and tasks that all coordinators of a node share."""
 
     waiting: Waiting[Response]
@@ -56,10 +60,10 @@ class Surroundings(Protocol):
     def wall_clock_ms(self) -> int:
         """The time for the timestamps of records."""
 
-    def new_shard(self) -> GroupShard:
+    def new_shard(self) -> Made:
         """An empty shard with the current metadata."""
 
-    def settings(self) -> GroupSettings:
+    def settings(self) -> LogSettings:
         """The configuration of the broker."""
 
     def soon(self, work: Callable[[], None]) -> None:
@@ -97,18 +101,24 @@ class _Queued(NamedTuple):
     reply: Reply
 
 
-class _Early(NamedTuple):
-    """A request that waits until the groups are loaded."""
+class _Early(NamedTuple, Generic[S]):
+    """A request that waits until the state is loaded."""
 
     deadline_ms: int
     ticket: Ticket
-    event: Event
+    event: Event[S]
 
 
-class Coordinator:
-    """The coordinator of the groups of one partition, for as long as this node leads the partition."""
+class Coordinator(Generic[S]):
+    """The coordinator of one partition, for as long as this node leads the partition."""
 
-    def __init__(self, partition: LocalPartition, around: Surroundings) -> None:
+    def __init__(
+        self,
+        partition: LocalPartition,
+        around: Surroundings[S],
+        on_replicated: Callable[["Coordinator[S]", int], None] | None = None,
+    ) -> None:
+        """`on_replicated` is called with the high watermark when it may have moved, and after loading."""
         self.name = partition.name
         self._partition = partition
         self._around = around
@@ -116,9 +126,10 @@ class Coordinator:
         self._state = State.LOADING
         self._tickets: set[Ticket] = set()
         """The requests without an answer."""
-        self._early: deque[_Early] = deque()
+        self._early: deque[_Early[S]] = deque()
         self._queue: deque[_Queued] = deque()
-        self._pending: list[Encoded] = []
+        self._collected = Collected()
+        self._on_replicated = on_replicated
         self._next_offset = 0
         self._is_flush_due = False
         self._image_at_load = self.shard.image
@@ -134,6 +145,11 @@ class Coordinator:
         """NONE if the coordinator is active, otherwise the error code for clients."""
         return _CODES[self._state]
 
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch in which this node leads the partition."""
+        return self._partition.leader_epoch
+
     # Loading ----------------------------------------------------------------------------------------------------------
 
     def _begin_load(self) -> None:
@@ -145,7 +161,7 @@ class Coordinator:
     async def _load(self) -> None:
         loop, around = asyncio.get_running_loop(), self._around
         started_s = loop.time()
-        steps = replay(self._partition.log, self.shard.replay, bytes_max=around.settings().offsets_load_buffer_size)
+        steps = replay(self._partition.log, self.shard, bytes_max=around.settings().load_buffer_size)
         is_done = False
         try:
             while not is_done:
@@ -156,7 +172,7 @@ class Coordinator:
                     await asyncio.sleep(0)
         except (CorruptRecord, LogError, OSError) as error:
             self._state = State.FAILED
-            message = "%s could not be loaded, so its groups have no coordinator until another node leads it: %s"
+            message = "%s could not be loaded, so there is no coordinator for it until another node leads it: %s"
             log.error(message, self.name.directory, error)
             self._refuse_all(ErrorCode.NOT_COORDINATOR)
             around.waiting.settle()
@@ -169,24 +185,25 @@ class Coordinator:
         shard, now_ms = self.shard, self._around.now_ms()
         shard.on_loaded(now_ms)
         if self._next_offset:
-            log.info("%s is loaded: %d committed offsets, in %.3f s", self.name.directory, len(shard.offsets), seconds)
+            log.info("%s is loaded: %s, in %.3f s", self.name.directory, shard.summary, seconds)
         # Topics may have been deleted while the shard was loaded.
-        self._perform_all(shard.on_image(self._image_at_load, shard.image))
+        self.perform(shard.on_image(self._image_at_load, shard.image))
         early, self._early = self._early, deque()
-        self._perform_all(it.event(shard, now_ms) for it in early)
+        self.perform(it.event(shard, now_ms) for it in early)
+        self._on_watermark()
         self._around.on_deadline(self.deadline_ms())
         self._around.waiting.settle()
 
     # Events -----------------------------------------------------------------------------------------------------------
 
-    def handle(self, ticket: Ticket, event: Event, *, may_wait: bool = True) -> None:
+    def handle(self, ticket: Ticket, event: Event[S], *, may_wait: bool = True) -> None:
         """Pass a request to the shard. The answer completes the ticket, now or later."""
         now_ms = self._around.now_ms()
         if self._state is State.LOADING and may_wait:
-            # The request waits until the groups are loaded. If it were refused with COORDINATOR_LOAD_IN_PROGRESS,
+            # The request waits until the state is loaded. If it were refused with COORDINATOR_LOAD_IN_PROGRESS,
             # librdkafka would give a commit up after three attempts within a third of a second.
             self._tickets.add(ticket)
-            self._early.append(_Early(now_ms + self._around.settings().offsets_commit_timeout_ms, ticket, event))
+            self._early.append(_Early(now_ms + self._around.settings().append_timeout_ms, ticket, event))
         elif self.code is not ErrorCode.NONE:
             ticket.complete(self.code)
         else:
@@ -197,7 +214,7 @@ class Coordinator:
     def on_image(self, old: Image, new: Image) -> None:
         """Pass a change of the metadata to the shard."""
         if self._state is State.ACTIVE:
-            self._perform_all(self.shard.on_image(old, new))
+            self.perform(self.shard.on_image(old, new))
         else:
             self.shard.image = new
 
@@ -215,36 +232,42 @@ class Coordinator:
             # The records are in the log and may still be replicated. The client must retry.
             self._answer(Reply(self._queue.popleft().reply.ticket, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         if self._state is State.ACTIVE:
-            self._perform_all(self.shard.on_time(now_ms))
+            self.perform(self.shard.on_time(now_ms))
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
-    def _perform_all(self, steps: Iterable[Step]) -> None:
+    def perform(self, steps: Iterable[StateStep]) -> None:
+        """Append and apply the records of steps, and queue their replies. Each step sees the effect of those before."""
         for step in steps:
             self._perform(step)
 
-    def _perform(self, step: Step) -> None:
-        if step.records:
+    def _perform(self, step: StateStep) -> None:
+        if step.records or step.marker is not None:
             code = self._append(step)
             if code is not ErrorCode.NONE:
                 step = step.refused(code)
         for reply in step.replies:
             self._queue_reply(reply)
 
-    def _append(self, step: Step) -> ErrorCode:
+    def _append(self, step: StateStep) -> ErrorCode:
         """Collect and apply the records of a step, or return the error with which the log would refuse them."""
         try:
             self._partition.check_leader()
             self._partition.replica.check_in_sync()
         except Refused as refused:
             return code_for_client(refused.code)
-        records = encoded(step.records, bytes_max=self._partition.config.max_message_bytes)
+        found = (self.shard.encode(record) for record in step.records)
+        records = encoded(found, bytes_max=self._partition.config.max_message_bytes)
         if records is None:
             return code_for_client(ErrorCode.MESSAGE_TOO_LARGE)
-        self._pending += records
+        self._collected.add(records, step.producer)
         now_ms = self._around.now_ms()
         for record in step.records:
-            self.shard.apply(record, self._next_offset, now_ms)
+            self.shard.apply(record, self._next_offset, now_ms, step.producer)
+            self._next_offset += 1
+        if step.marker is not None:
+            self._collected.add_batch(step.marker.batch)
+            self.shard.apply_marker(step.marker.producer, is_commit=step.marker.is_commit)
             self._next_offset += 1
         if not self._is_flush_due:
             self._is_flush_due = True
@@ -254,17 +277,16 @@ class Coordinator:
     def _flush(self) -> None:
         """Append all records that were collected in this pass of the event loop."""
         self._is_flush_due = False
-        pending, self._pending = self._pending, []
-        if not pending:
+        collected, self._collected = self._collected, Collected()
+        if not collected:
             return
         around = self._around
         now_ms = around.wall_clock_ms()
         try:
-            for batch in batches_of(
-                pending,
+            for batch in collected.batches(
                 bytes_max=self._partition.config.max_message_bytes,
                 timestamp=now_ms,
-                compression=Compression(around.settings().offsets_topic_compression_codec),
+                compression=Compression(around.settings().compression_codec),
             ):
                 self._partition.append(memoryview(batch), acks=ACKS_ALL, now_ms=now_ms, origin=Origin.COORDINATOR)
             end_offset = self._partition.log_end_offset
@@ -274,7 +296,7 @@ class Coordinator:
         around.waiting.settle()
 
     def _load_again(self, refused: Refused) -> None:
-        log.warning("%s refused a batch, so its groups are loaded again: %s", self.name.directory, refused)
+        log.warning("%s refused a batch, so its state is loaded again: %s", self.name.directory, refused)
         self._refuse_all(code_for_client(refused.code))
         self.shard = self._around.new_shard()
         self._begin_load()
@@ -285,7 +307,7 @@ class Coordinator:
         if not self._queue and self._next_offset <= self._partition.high_watermark:
             self._answer(reply)
             return
-        deadline_ms = self._around.now_ms() + self._around.settings().offsets_commit_timeout_ms
+        deadline_ms = self._around.now_ms() + self._around.settings().append_timeout_ms
         self._queue.append(_Queued(self._next_offset, deadline_ms, reply))
 
     def _on_watermark(self) -> Response | None:
@@ -293,6 +315,8 @@ class Coordinator:
         high_watermark = self._partition.high_watermark
         while self._queue and self._queue[0].offset <= high_watermark:
             self._answer(self._queue.popleft().reply)
+        if self._on_replicated is not None and self._state is State.ACTIVE:
+            self._on_replicated(self, high_watermark)
         return None
 
     def _answer(self, reply: Reply) -> None:
@@ -309,7 +333,7 @@ class Coordinator:
 
     def _refuse_all(self, code: ErrorCode) -> None:
         self._queue.clear()
-        self._pending.clear()
+        self._collected = Collected()
         self.refuse_waiting(code)
 
     # Ending -----------------------------------------------------------------------------------------------------------

@@ -1,47 +1,40 @@
-"""The coordinators of a node: one for each partition of `__consumer_offsets` that the node leads.
+"""The coordinators of one kind on a node: one for each partition of their topic that the node leads.
 
-`GroupCoordinators` is a part of the node. Replication calls it when this node begins to lead a partition, and when it
-stops leading. `GroupCoordinators` runs one timer for all coordinators, and passes every change of the metadata to them.
+Replication calls `Coordinators` when this node begins to lead a partition, and when it stops leading. `Coordinators`
+runs one timer for all of them, and passes every change of the metadata to them. `GroupCoordinators` and
+`TransactionCoordinators` add the shards and the handlers.
 """
 
 import asyncio
 import logging
-import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
-from minibroker.coordinators import access
-from minibroker.coordinators.answering import GroupHandlers
 from minibroker.coordinators.coordinator import Coordinator, Event
-from minibroker.coordinators.finding import FindCoordinator, OffsetsTopic
-from minibroker.coordinators.regexes import compiled
+from minibroker.coordinators.sharding import LogSettings, StateShard
+from minibroker.coordinators.state_topics import StateTopic
 from minibroker.coordinators.tickets import Ticket, tell
-from minibroker.groups.keys import GroupSettings
-from minibroker.groups.shard import GroupShard
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
-from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.image import Image
-from minibroker.metadata.names import GROUP_METADATA_TOPIC
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.machine import Machine
-from minibroker.partitions.registry import Registry
-from minibroker.partitions.slices import in_parts
 from minibroker.partitions.store import Store
 from minibroker.replicas.membership import Membership
 from minibroker.segments.checkpoint import TopicPartition
-from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 
 log = logging.getLogger(__name__)
 
-_KEYS_PER_TURN = 1000
-_BROKER = ""  # the group id under which the broker's settings are cached
+S = TypeVar("S", bound=StateShard)
 _SUSPENDED_S = 0.5
 
 
-class GroupCoordinators:
-    """All group coordinators of one node."""
+class Coordinators(ABC, Generic[S]):
+    """All coordinators of one kind on a node."""
 
-    rows = access.ROWS
+    topic: StateTopic
+    _store: Store
 
     def __init__(self, machine: Machine, cluster: Membership, *, may_be_fenced: Callable[[], bool]) -> None:
         """`may_be_fenced` says whether this node may be fenced without knowing it, so that other nodes lead by now."""
@@ -50,16 +43,25 @@ class GroupCoordinators:
         self._cluster = cluster
         self.waiting = machine.waiting
         self.turn = asyncio.Lock()
-        self._coordinators: dict[TopicPartition, Coordinator] = {}
-        self._settings: dict[str, GroupSettings] = {}
+        self._coordinators: dict[TopicPartition, Coordinator[S]] = {}
         # The system clock is read only once, so that setting it does not end time limits.
         self._start_ms = wall_clock_ms() - monotonic_ms()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
-        self._topic = OffsetsTopic(machine.config, cluster, self.settings)
         self._suspended: list[Ticket] = []
         """The requests that came while this node might have been fenced."""
-        self._handlers = GroupHandlers(self._pass_on, lambda: list(self._coordinators.values()))
+
+    @abstractmethod
+    def settings(self) -> LogSettings:
+        """The configuration of the broker."""
+
+    @abstractmethod
+    def new_shard(self) -> S:
+        """An empty shard with the current metadata."""
+
+    def coordinators(self) -> list[Coordinator[S]]:
+        """The coordinators that run now."""
+        return list(self._coordinators.values())
 
     # A part of the node -----------------------------------------------------------------------------------------------
 
@@ -67,20 +69,13 @@ class GroupCoordinators:
         """Subscribe to changes of the metadata."""
         self._cluster.authority.subscribe(self._on_image)
 
-    def add_handlers(self, registry: Registry, store: Store) -> None:
-        """Register the handlers of the group APIs and FindCoordinator. They replace chapter 03's."""
-        self._store = store
-        find = FindCoordinator(self._topic, lambda: self._image, may_be_fenced=self._may_be_fenced)
-        registry.add(ApiKey.FIND_COORDINATOR, in_parts(find, "coordinator_keys", "coordinators", size=_KEYS_PER_TURN))
-        self._handlers.add_handlers(registry)
-
     def start(self) -> None:
         """Watch the session of the node. Coordinators start as soon as the node leads their partitions."""
         self._machine.begin(self._watch_session())
 
     async def stop(self) -> None:
         """Stop all coordinators and the timer."""
-        await self._topic.stop()
+        await self.topic.stop()
         for name in list(self._coordinators):
             self.on_resigned(name)
         if self._timer is not None:
@@ -91,8 +86,11 @@ class GroupCoordinators:
     def on_leader(self, partition: TopicPartition, epoch: int) -> None:
         """This node leads a partition. If it also led it in the previous epoch, its coordinator is kept."""
         del epoch
-        if partition.topic == GROUP_METADATA_TOPIC and partition not in self._coordinators:
-            self._coordinators[partition] = Coordinator(self._store.partition(*partition), self)
+        if partition.topic == self.topic.name and partition not in self._coordinators:
+            self._coordinators[partition] = self._new_coordinator(partition)
+
+    def _new_coordinator(self, partition: TopicPartition) -> Coordinator[S]:
+        return Coordinator(self._store.partition(*partition), self)
 
     def on_resigned(self, partition: TopicPartition) -> None:
         """This node has stopped leading a partition."""
@@ -103,21 +101,25 @@ class GroupCoordinators:
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
-    def _pass_on(self, group_id: str, ticket: Ticket, event: Event, *, may_wait: bool) -> None:
-        """Pass a request to the coordinator of its group, if it is here."""
-        name = self._topic.partition_of(group_id)
+    def pass_on(self, key: str, ticket: Ticket, event: Event[S], *, may_wait: bool = True) -> None:
+        """Pass a request to the coordinator of its group or transactional id, if it is here."""
+        name = self.topic.partition_of(key)
+        self.pass_to(name, ticket, event, may_wait=may_wait)
+
+    def pass_to(self, name: TopicPartition | None, ticket: Ticket, event: Event[S], *, may_wait: bool = True) -> None:
+        """Pass a request to the coordinator of a partition, if it is here."""
         coordinator = None if name is None else self._coordinators.get(name)
         if coordinator is not None and not self._may_be_fenced():
             coordinator.handle(ticket, event, may_wait=may_wait)
         elif coordinator is not None and may_wait:
-            # This coordinator may have been deposed without knowing it, and its offsets may be out of date. So the
+            # This coordinator may have been deposed without knowing it, and its state may be out of date. So the
             # request waits.
             self._suspended.append(ticket)
         else:
             ticket.complete(ErrorCode.NOT_COORDINATOR)
 
     async def _watch_session(self) -> None:
-        """While other nodes may coordinate the groups, refuse all waiting requests from time to time.
+        """While other nodes may be the coordinators, refuse all waiting requests from time to time.
 
         A node that is cut off replicates nothing, and other members do not reach it. Without a refusal, a commit would
         wait here for seconds, and a join for minutes. Requests are not refused at once, because for a moment the other
@@ -141,8 +143,6 @@ class GroupCoordinators:
         return self._cluster.authority.image
 
     def _on_image(self, old: Image, new: Image) -> None:
-        if new.configs is not old.configs:
-            self._settings.clear()
         if new.topics is not old.topics or new.configs is not old.configs:
             for coordinator in self._coordinators.values():
                 coordinator.on_image(old, new)
@@ -157,26 +157,12 @@ class GroupCoordinators:
         """The time of day."""
         return wall_clock_ms()
 
-    def settings(self, group_id: str = _BROKER) -> GroupSettings:
-        """The settings of a group. Without a group id, those of the broker."""
-        configs = self._image.configs
-        key = group_id if (ConfigResource.GROUP, group_id) in configs else _BROKER
-        found = self._settings.get(key)
-        if found is None:
-            config = self._machine.config.with_dynamic(configs)
-            found = self._settings[key] = GroupSettings.of(config, configs.get((ConfigResource.GROUP, key)))
-        return found
-
-    def new_shard(self) -> GroupShard:
-        """An empty shard with the current metadata."""
-        return GroupShard(settings=self.settings, new_member_id=_new_member_id, matcher=compiled, image=self._image)
-
     def soon(self, work: Callable[[], None]) -> None:
         """Call a function in the next pass of the event loop."""
         asyncio.get_running_loop().call_soon(self._run, work)
 
     def _run(self, work: Callable[[], None]) -> None:
-        """Run a function outside of a request. After an error the state of a group is unknown, so the node ends."""
+        """Run a function outside of a request. After an error the state is unknown, so the node ends."""
         try:
             work()
         except Exception as error:
@@ -207,9 +193,6 @@ class GroupCoordinators:
             deadline_ms = coordinator.deadline_ms()
             if deadline_ms is not None and deadline_ms <= now_ms:
                 coordinator.on_time(now_ms)
-        self.on_deadline(min((it for it in map(Coordinator.deadline_ms, coordinators) if it is not None), default=None))
+        deadlines = [coordinator.deadline_ms() for coordinator in coordinators]
+        self.on_deadline(min((it for it in deadlines if it is not None), default=None))
         self.waiting.settle()
-
-
-def _new_member_id(prefix: str) -> str:
-    return f"{prefix}-{uuid.uuid4()}"

@@ -17,18 +17,33 @@ NEVER_MS = 2**40  # 34 years: every client times out long before
 class Ticket:
     """One request, or the part of a request that one coordinator answers."""
 
-    __slots__ = ("refuse", "response")
+    __slots__ = ("_convert", "on_done", "refuse", "response")
 
-    def __init__(self, refuse: Callable[[ErrorCode], Response]) -> None:
-        """`refuse` makes an answer that has only an error."""
+    def __init__(
+        self,
+        refuse: Callable[[ErrorCode], Response],
+        convert: Callable[[Response], Response] | None = None,
+        on_done: Callable[[Response], None] | None = None,
+    ) -> None:
+        """`refuse` makes an answer that has only an error, and `convert` the answer in the form of another API.
+
+        `on_done` is called with the answer, if no request of a client waits for it.
+        """
         self.refuse = refuse
+        self._convert = convert
+        self.on_done = on_done
         self.response: Response | None = None
 
     def complete(self, response: Response | ErrorCode) -> bool:
         """Set the answer; return False if the ticket has one already, because its request was refused."""
         if self.response is not None:
             return False
-        self.response = self.refuse(response) if isinstance(response, ErrorCode) else response
+        if isinstance(response, ErrorCode):
+            self.response = self.refuse(response)
+        else:
+            self.response = response if self._convert is None else self._convert(response)
+        if self.on_done is not None:
+            self.on_done(self.response)
         return True
 
 

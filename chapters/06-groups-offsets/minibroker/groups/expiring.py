@@ -19,6 +19,7 @@ from minibroker.groups.consumer import ConsumerGroup
 from minibroker.groups.describing import Group
 from minibroker.groups.keys import GroupSettings
 from minibroker.groups.offsets import CommittedOffsets
+from minibroker.groups.pending import PendingOffsets
 from minibroker.groups.records import NO_TIMESTAMP, GroupMetadataKey, GroupRecord
 from minibroker.groups.steps import Step
 from minibroker.groups.subscription import CONSUMER_PROTOCOL
@@ -54,9 +55,14 @@ class Expiry:
     """The regular check of one shard for expired offsets."""
 
     def __init__(
-        self, offsets: CommittedOffsets, groups: Mapping[str, Group], settings: Callable[[str], GroupSettings]
+        self,
+        offsets: CommittedOffsets,
+        pending: PendingOffsets,
+        groups: Mapping[str, Group],
+        settings: Callable[[str], GroupSettings],
     ) -> None:
         self._offsets = offsets
+        self._pending = pending
         self._groups = groups
         self._settings = settings
         self._left: Iterator[str] | None = None
@@ -101,6 +107,10 @@ class Expiry:
             now_ms=now_ms,
         )
         is_without_offsets = len(records) == self._offsets.count(group_id)
-        if group is not None and is_without_offsets and not has_members(group):
+        if group is not None and is_without_offsets and not has_members(group) and not self._is_pending(group_id):
             records += tombstones_of(group_id, group)
         return records
+
+    def _is_pending(self, group_id: str) -> bool:
+        """Whether an open transaction has offsets of a group."""
+        return bool(self._pending) and bool(self._pending.of_group(group_id))

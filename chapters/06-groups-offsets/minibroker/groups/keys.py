@@ -389,12 +389,12 @@ class GroupSettings:
     offset_metadata_bytes_max: int
     offsets_retention_ms: int
     offsets_retention_check_interval_ms: int
-    offsets_commit_timeout_ms: int
-    offsets_load_buffer_size: int
+    append_timeout_ms: int
+    load_buffer_size: int
     offsets_topic_num_partitions: int
     offsets_topic_replication_factor: int
     offsets_topic_segment_bytes: int
-    offsets_topic_compression_codec: int
+    compression_codec: int
 
     @classmethod
     def of(cls, config: NodeConfig, configs: Mapping[str, str] | None = None) -> "GroupSettings":
@@ -416,12 +416,12 @@ class GroupSettings:
             offset_metadata_bytes_max=OFFSET_METADATA_MAX_BYTES.of(config),
             offsets_retention_ms=OFFSETS_RETENTION_MINUTES.of(config) * _MINUTE_MS,
             offsets_retention_check_interval_ms=OFFSETS_RETENTION_CHECK_INTERVAL_MS.of(config),
-            offsets_commit_timeout_ms=OFFSETS_COMMIT_TIMEOUT_MS.of(config),
-            offsets_load_buffer_size=OFFSETS_LOAD_BUFFER_SIZE.of(config),
+            append_timeout_ms=OFFSETS_COMMIT_TIMEOUT_MS.of(config),
+            load_buffer_size=OFFSETS_LOAD_BUFFER_SIZE.of(config),
             offsets_topic_num_partitions=OFFSETS_TOPIC_NUM_PARTITIONS.of(config),
             offsets_topic_replication_factor=OFFSETS_TOPIC_REPLICATION_FACTOR.of(config),
             offsets_topic_segment_bytes=OFFSETS_TOPIC_SEGMENT_BYTES.of(config),
-            offsets_topic_compression_codec=OFFSETS_TOPIC_COMPRESSION_CODEC.of(config),
+            compression_codec=OFFSETS_TOPIC_COMPRESSION_CODEC.of(config),
         )
 
 

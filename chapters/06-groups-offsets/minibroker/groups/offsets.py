@@ -19,6 +19,7 @@ from sys import intern
 from typing import NamedTuple
 
 from minibroker.groups.keys import GroupSettings
+from minibroker.groups.pending import Place
 from minibroker.groups.records import GroupRecord, OffsetCommitKey, OffsetCommitValue
 from minibroker.groups.tables.offset_commit import (
     OffsetCommitRequest,
@@ -73,6 +74,19 @@ class Committed(NamedTuple):
         return cls._make((*_FIXED.unpack_from(stored), stored[_FIXED.size :].decode()))
 
 
+def packed(value: OffsetCommitValue, record_offset: int) -> bytes:
+    """The offset of a record, as it is stored."""
+    fixed = _FIXED.pack(
+        value.offset,
+        value.leader_epoch,
+        value.commit_timestamp,
+        value.expire_timestamp,
+        value.topic_id,
+        record_offset,
+    )
+    return fixed + value.metadata.encode() if value.metadata else fixed
+
+
 Pending = Callable[[str, str, int], bool]
 """Whether an open transaction has an offset for this group, topic and partition."""
 
@@ -118,23 +132,24 @@ class CommittedOffsets:
         """Store an offset, or remove it if its record is a tombstone."""
         if value is None:
             self._remove(key.group_id, key.topic, key.partition)
-            return
-        topics = self._groups.get(key.group_id)
+        else:
+            self._put(key.group_id, key.topic, key.partition, packed(value, record_offset))
+
+    def _put(self, group_id: str, topic: str, partition: int, stored: bytes) -> None:
+        topics = self._groups.get(group_id)
         if topics is None:
-            topics = self._groups[key.group_id] = {}
-        partitions = topics.get(key.topic)
+            topics = self._groups[group_id] = {}
+        partitions = topics.get(topic)
         if partitions is None:
             # All groups share one string object for the name of a topic.
-            partitions = topics[intern(key.topic)] = {}
-        fixed = _FIXED.pack(
-            value.offset,
-            value.leader_epoch,
-            value.commit_timestamp,
-            value.expire_timestamp,
-            value.topic_id,
-            record_offset,
-        )
-        partitions[key.partition] = fixed + value.metadata.encode() if value.metadata else fixed
+            partitions = topics[intern(topic)] = {}
+        partitions[partition] = stored
+
+    def apply_pending(self, place: Place, stored: bytes) -> None:
+        """Store an offset whose transaction has committed, unless a later record has committed another one."""
+        known = self.get(*place)
+        if known is None or known.record_offset < Committed.unpacked(stored).record_offset:
+            self._put(*place, stored)
 
     def _remove(self, group_id: str, topic: str, partition: int) -> None:
         topics = self._groups.get(group_id)
@@ -381,6 +396,11 @@ def _no_offset(index: int, code: ErrorCode) -> OffsetFetchResponsePartition:
 def _id_of(image: Image, topic: str) -> bytes:
     found = image.topics.get(topic)
     return NO_UUID if found is None else found.topic_id
+
+
+def tombstones(places: Iterable[Place]) -> list[GroupRecord]:
+    """The records that delete these offsets."""
+    return [_tombstone(*place) for place in places]
 
 
 def _tombstone(group_id: str, topic: str, partition: int) -> GroupRecord:

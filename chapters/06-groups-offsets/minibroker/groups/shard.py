@@ -24,7 +24,8 @@ from minibroker.groups.describing import Group, described_classic, listed
 from minibroker.groups.errors import GroupRefused
 from minibroker.groups.expiring import Expiry, has_members, is_subscribed_in, tombstones_of
 from minibroker.groups.keys import GroupSettings
-from minibroker.groups.offsets import CommittedOffsets, Pending
+from minibroker.groups.offsets import CommittedOffsets, packed, tombstones
+from minibroker.groups.pending import Guard, PendingOffsets, Place, Producer
 from minibroker.groups.records import (
     ConsumerGroupMetadataKey,
     GroupMetadataKey,
@@ -33,9 +34,11 @@ from minibroker.groups.records import (
     GroupValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    decode,
+    encode,
 )
 from minibroker.groups.regexes import Matcher
-from minibroker.groups.steps import Client, Reply, Step, Ticket
+from minibroker.groups.steps import Client, EndMarker, Reply, Step, Ticket
 from minibroker.groups.subscription import CONSUMER_PROTOCOL
 from minibroker.groups.tables.consumer_group_describe import (
     ConsumerGroupDescribeResponse,
@@ -64,6 +67,9 @@ MANY_GROUPS_FROM = 8
 class GroupShard:
     """The groups and the committed offsets of one partition."""
 
+    encode = staticmethod(encode)
+    decode = staticmethod(decode)
+
     def __init__(
         self,
         *,
@@ -71,14 +77,11 @@ class GroupShard:
         new_member_id: Callable[[str], str],
         matcher: Matcher,
         image: Image,
-        is_pending: Pending | None = None,
     ) -> None:
-        """`settings` gives the configuration of a group, `matcher` compiles a regular expression.
-
-        `is_pending` says whether an open transaction has an offset for a partition.
-        """
+        """`settings` gives the configuration of a group, `matcher` compiles a regular expression."""
         self.image = image
-        self.offsets = CommittedOffsets() if is_pending is None else CommittedOffsets(is_pending)
+        self.pending = PendingOffsets()
+        self.offsets = CommittedOffsets(self.pending.has)
         self._settings = settings
         self._new_member_id = new_member_id
         self._matcher = matcher
@@ -86,20 +89,28 @@ class GroupShard:
         self._deadlines = Deadlines(self._deadline_of)
         self._loaded: dict[str, GroupMetadataValue] = {}
         """The last record of each classic group, while the log is loaded."""
-        self._expiry = Expiry(self.offsets, self._groups, settings)
+        self._expiry = Expiry(self.offsets, self.pending, self._groups, settings)
+        self._guards: dict[int, Guard] = {}
+        """For each producer whose transaction is being verified, an object that dies with its marker."""
+        self._owners: dict[int, str] = {}
+        """The transactional id of each producer whose transaction was verified and is open here."""
 
     def group(self, group_id: str) -> Group | None:
         """A group that has or had members; None for a group that has only offsets."""
         return self._groups.get(group_id)
 
+    @property
+    def summary(self) -> str:
+        """How much state there is, for the broker's log."""
+        return f"{len(self.offsets)} committed offsets"
+
     # Records ----------------------------------------------------------------------------------------------------------
 
-    def replay(self, record: GroupRecord, offset: int) -> None:
+    def replay(self, record: GroupRecord, offset: int, producer: Producer | None = None) -> None:
         """Apply a record of the log while the shard is being loaded."""
         key, value = record
         if type(key) is OffsetCommitKey:
-            assert value is None or isinstance(value, OffsetCommitValue)
-            self.offsets.apply(key, value, offset)
+            self._apply_offset(key, value, offset, producer)
         elif type(key) is GroupMetadataKey:
             self._loaded.pop(key.group_id, None)
             if value is not None:
@@ -119,16 +130,38 @@ class GroupShard:
             self._deadlines.update(group_id)
         self._expiry.start(now_ms)
 
-    def apply(self, record: GroupRecord, offset: int, now_ms: int) -> None:
-        """Apply a record that this shard has returned in a step."""
+    def apply(self, record: GroupRecord, offset: int, now_ms: int, producer: Producer | None = None) -> None:
+        """Apply a record that this shard has returned in a step. It may be part of a producer's transaction."""
         key, value = record
         if type(key) is OffsetCommitKey:
-            assert value is None or isinstance(value, OffsetCommitValue)
-            self.offsets.apply(key, value, offset)
+            self._apply_offset(key, value, offset, producer)
         elif type(key) is GroupMetadataKey:
             self._apply_to_classic_group(key.group_id, value, now_ms)
         else:
             self._apply_to_consumer_group(record, now_ms)
+
+    def _apply_offset(
+        self, key: OffsetCommitKey, value: GroupValue | None, offset: int, producer: Producer | None
+    ) -> None:
+        assert value is None or isinstance(value, OffsetCommitValue)
+        if producer is not None and value is not None:
+            self.pending.add(producer, (key.group_id, key.topic, key.partition), packed(value, offset))
+            return
+        self.offsets.apply(key, value, offset)
+        if value is None and self.pending:
+            self.pending.remove((key.group_id, key.topic, key.partition))
+
+    def apply_marker(self, producer: Producer, *, is_commit: bool) -> None:
+        """A transaction has ended. If it has committed, its pending offsets are committed now."""
+        producer_id = producer.id
+        guarded = self._guards.get(producer_id)
+        if guarded is not None and not (guarded.is_add and guarded.epoch >= producer.epoch):
+            del self._guards[producer_id]
+        self._owners.pop(producer_id, None)
+        offsets = self.pending.end(producer_id)
+        if is_commit:
+            for place, stored in offsets.items():
+                self.offsets.apply_pending(place, stored)
 
     def _apply_to_classic_group(self, group_id: str, value: GroupValue | None, now_ms: int) -> None:
         is_classic = isinstance(self._groups.get(group_id), ClassicGroup)
@@ -312,6 +345,60 @@ class GroupShard:
         records, response = self.offsets.commit(request, version, self.image, settings, now_ms)
         return Step(records, [Reply(ticket, response)])
 
+    def guard_of(self, producer: Producer, *, is_add: bool) -> Guard:
+        """An object that stays the same until the marker of a producer's transaction.
+
+        Before the first offset of a transaction is stored, its coordinator is asked whether the transaction is open.
+        It may end until the answer comes. Then the offset must not be stored, because no marker would follow it. With
+        transaction version 2 (`is_add`) the marker of the transaction before has the same epoch, and ends nothing.
+        """
+        known = self._guards.get(producer.id)
+        if known is None or (known.epoch, known.is_add) != (producer.epoch, is_add):
+            known = self._guards[producer.id] = Guard(producer.epoch, is_add)
+        return known
+
+    def is_guarded(self, producer_id: int, guard: Guard) -> bool:
+        """Whether the transaction of this guard has not ended."""
+        return self._guards.get(producer_id) is guard
+
+    def is_open(self, producer: Producer, transactional_id: str) -> bool:
+        """Whether this producer's transaction already has offsets here, so that its coordinator need not be asked."""
+        is_owner = self._owners.get(producer.id) == transactional_id
+        return is_owner and self.pending.epoch_of(producer.id) == producer.epoch
+
+    def on_transactional_commit(
+        self, ticket: Ticket, request: OffsetCommitRequest, producer: Producer, transactional_id: str, now_ms: int
+    ) -> Step:
+        """Handle TxnOffsetCommit, as a commit of a producer whose transaction is open."""
+        known = self.pending.epoch_of(producer.id)
+        if known is not None and producer.epoch < known:
+            return Step(replies=[Reply(ticket, ErrorCode.INVALID_PRODUCER_EPOCH)])
+        self._owners[producer.id] = transactional_id
+        try:
+            self._check_transactional_commit(request, now_ms)
+        except GroupRefused as refused:
+            is_stale = refused.code is ErrorCode.STALE_MEMBER_EPOCH
+            return Step(replies=[Reply(ticket, ErrorCode.ILLEGAL_GENERATION if is_stale else refused.code)])
+        settings = self._settings(request.group_id)
+        records, response = self.offsets.commit(request, NOT_FOUND_FROM, self.image, settings, now_ms)
+        return Step(records, [Reply(ticket, response)], producer=producer)
+
+    def _check_transactional_commit(self, request: OffsetCommitRequest, now_ms: int) -> None:
+        group, epoch = self._groups.get(request.group_id), request.generation_id_or_member_epoch
+        member_id, instance_id = request.member_id, request.group_instance_id
+        if isinstance(group, ClassicGroup):
+            group.check_commit(member_id, epoch, instance_id, now_ms, is_transactional=True)
+        elif epoch >= 0 or member_id or instance_id is not None:
+            # An older producer does not name the member whose offsets it commits, so nothing can be checked.
+            if group is not None:
+                group.check_commit(request, NOT_FOUND_FROM, self.image)
+            elif epoch >= 0:
+                raise GroupRefused(ErrorCode.ILLEGAL_GENERATION)
+
+    def on_marker(self, ticket: Ticket, marker: EndMarker) -> Step:
+        """Write a marker. It is answered when the marker and its effect on the offsets are replicated."""
+        return Step(replies=[Reply(ticket, ErrorCode.NONE)], marker=marker)
+
     def _check_commit(self, request: OffsetCommitRequest, version: int, now_ms: int) -> None:
         group, epoch = self._groups.get(request.group_id), request.generation_id_or_member_epoch
         if isinstance(group, ConsumerGroup):
@@ -384,15 +471,21 @@ class GroupShard:
         If only some of the records were deleted, a part of the group would come back after a restart.
         """
         group, code = self._groups.get(group_id), ErrorCode.NONE
-        if group is None and group_id not in self.offsets:
+        if group is None and group_id not in self.offsets and not self.pending.of_group(group_id):
             code = ErrorCode.GROUP_ID_NOT_FOUND
         elif group is not None and has_members(group):
             code = ErrorCode.NON_EMPTY_GROUP
         response = DeleteGroupsResponse(results=[DeletableGroupResult(group_id=group_id, error_code=code)])
         if code is not ErrorCode.NONE:
             return Step(replies=[Reply(ticket, response)])
-        records = [*self.offsets.tombstones_of_group(group_id), *tombstones_of(group_id, group)]
+        # The pending offsets go, too. Otherwise a marker would bring the group back.
+        offsets = [*self.offsets.tombstones_of_group(group_id), *self._pending_only(self.pending.of_group(group_id))]
+        records = [*offsets, *tombstones_of(group_id, group)]
         return Step(records, [Reply(ticket, response)])
+
+    def _pending_only(self, places: list[Place]) -> list[GroupRecord]:
+        """The tombstones of pending offsets for partitions without a committed offset."""
+        return tombstones(place for place in places if self.offsets.get(*place) is None)
 
     # Time and metadata ------------------------------------------------------------------------------------------------
 
@@ -424,6 +517,8 @@ class GroupShard:
             kept = new.topics.get(topic.name)
             if kept is None or kept.topic_id != topic.topic_id:
                 records = self.offsets.tombstones_of_topic(topic.name, topic.topic_id)
+                if kept is None:
+                    records += self._pending_only(self.pending.of_topic(topic.name))
                 if records:
                     yield Step(records)
 

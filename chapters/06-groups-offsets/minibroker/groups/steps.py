@@ -8,12 +8,15 @@ A coordinator decides without IO. Its driver calls it with an event, and gets a 
 The driver passes a *ticket* with each request. A request without a reply in the step is parked: a later step has the
 reply for its ticket. If the log cannot accept the records, they are not applied, and the driver uses the step that
 `refused` returns instead.
+
+The records of a step with a producer are part of its transaction. A step with a marker ends a transaction.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from minibroker.groups.pending import Producer
 from minibroker.groups.records import GroupRecord
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
@@ -36,6 +39,14 @@ class Reply(NamedTuple):
     response: Response | ErrorCode
 
 
+class EndMarker(NamedTuple):
+    """The outcome of a transaction, as the control batch that is to be appended."""
+
+    producer: Producer
+    is_commit: bool
+    batch: bytes | bytearray
+
+
 @dataclass(slots=True)
 class Step:
     """The records and the replies of one event."""
@@ -43,6 +54,8 @@ class Step:
     records: list[GroupRecord] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     on_refused: Callable[[ErrorCode], "Step"] | None = None
+    producer: Producer | None = None
+    marker: EndMarker | None = None
 
     def refused(self, code: ErrorCode) -> "Step":
         """The step to use instead if the log refuses the records. By default, every reply becomes a refusal."""

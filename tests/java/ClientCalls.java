@@ -13,27 +13,34 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.regex.Pattern;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.MemberToRemove;
 import org.apache.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.SubscriptionPattern;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.StringDeserializer;
+import org.apache.kafka.common.serialization.StringSerializer;
 import org.apache.kafka.common.utils.Exit;
 
 /**
- * Kafka's consumers and console tools, told what to do: each line of the input is one call in JSON, each line of the
+ * Kafka's consumers, transactional producers and console tools, told what to do: each line of the input is one call in JSON, each line of the
  * output is its answer. One process serves all tests, because each start of Java takes a second.
  */
-public class GroupCalls {
+public class ClientCalls {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Map<String, Member> MEMBERS = new HashMap<>();
+    private static final Map<String, KafkaProducer<String, String>> PRODUCERS = new HashMap<>();
 
     public static void main(String[] arguments) throws Exception {
         PrintStream answers = System.out;
@@ -69,6 +76,16 @@ public class GroupCalls {
             case "close":
                 MEMBERS.remove(member).close();
                 return Map.of();
+            case "producer":
+                PRODUCERS.put(member, new KafkaProducer<>(settings(call), new StringSerializer(), new StringSerializer()));
+                PRODUCERS.get(member).initTransactions();
+                return Map.of();
+            case "transaction":
+                transaction(PRODUCERS.get(member), call);
+                return Map.of();
+            case "retire":
+                PRODUCERS.remove(member).close(Duration.ZERO);
+                return Map.of();
             case "remove":
                 return remove(settings(call), call.get("group").asText(), call.get("instance").asText());
             default:
@@ -86,6 +103,29 @@ public class GroupCalls {
             var options = new RemoveMembersFromConsumerGroupOptions(List.of(new MemberToRemove(instance)));
             admin.removeMembersFromConsumerGroup(group, options).all().get();
             return Map.of();
+        }
+    }
+
+    /** Begin a transaction, or go on with it; send values and offsets; end it in the way that the call says. */
+    private static void transaction(KafkaProducer<String, String> producer, JsonNode call) throws Exception {
+        if (call.path("begins").asBoolean(true)) producer.beginTransaction();
+        List<Future<RecordMetadata>> sent = new ArrayList<>();
+        for (JsonNode it : call.path("values")) {
+            sent.add(producer.send(new ProducerRecord<>(
+                call.get("topic").asText(), call.path("partition").asInt(0), null, it.asText())));
+        }
+        if (call.has("group")) {
+            var where = new TopicPartition(call.get("topic").asText(), 0);
+            var offset = new OffsetAndMetadata(call.get("offset").asLong());
+            producer.sendOffsetsToTransaction(
+                Map.of(where, offset), new ConsumerGroupMetadata(call.get("group").asText()));
+        }
+        producer.flush();
+        for (Future<RecordMetadata> it : sent) it.get();
+        switch (call.path("end").asText()) {
+            case "commit": producer.commitTransaction(); break;
+            case "abort": producer.abortTransaction(); break;
+            default: break;
         }
     }
 

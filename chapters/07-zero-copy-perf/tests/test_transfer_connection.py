@@ -1,0 +1,219 @@
+"""The fast connection without a socket: how bytes become frames, and when it stops reading."""
+
+import asyncio
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cases import case
+from partitions_broker import MemoryBroker, batch, fetch_request, produce_request
+
+from minibroker.partitions.registry import Session
+from minibroker.partitions.server import Limits, Server
+from minibroker.transfer.buffers import INBOX_BYTES
+from minibroker.transfer.connection import FastConnection, fast_connection
+from minibroker.transfer.sending import Transfer
+from minibroker.wire.headers import frame_request
+from minibroker.wire.schema import Request
+
+LIMITS = Limits(request_bytes_max=1024**2, queued_bytes_max=2 * 1024**2, connections_max=10, idle_ms_max=60_000)
+
+
+class Socket(asyncio.Transport):
+    """A transport that keeps what is sent, and whose protocol reads what the test gives it."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+        self.sends: list[bytes] = []
+        self.is_reading_now = True
+        self.is_closed = False
+
+    def write(self, data: Any) -> None:
+        self.sends.append(bytes(data))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high == 0
+
+    def pause_reading(self) -> None:
+        self.is_reading_now = False
+
+    def resume_reading(self) -> None:
+        self.is_reading_now = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+    def correlation_ids(self) -> list[int]:
+        """The ids of all answers, in the order in which they were sent."""
+        data, found = b"".join(self.sends), []
+        while data:
+            length, correlation_id = struct.unpack_from(">ii", data)
+            found.append(correlation_id)
+            data = data[4 + length :]
+        return found
+
+
+class Wire:
+    """A connection and its socket."""
+
+    def __init__(self, broker: MemoryBroker, limits: Limits = LIMITS) -> None:
+        self.server = Server(broker.registry, broker.waiting, limits, fast_connection(Transfer.COPY))
+        connection = fast_connection(Transfer.COPY)(self.server, Session)
+        assert isinstance(connection, FastConnection)
+        self.connection, self.socket = connection, Socket()
+        connection.connection_made(self.socket)
+
+    async def give(self, data: bytes) -> None:
+        """Let bytes arrive, as many at a time as the connection has room for."""
+        while data:
+            room = self.connection.get_buffer(-1)
+            count = min(len(room), len(data))
+            room[:count] = data[:count]
+            del room
+            self.connection.buffer_updated(count)
+            data = data[count:]
+            # The connection may have taken a break, so that other clients have their turn.
+            await asyncio.sleep(0)
+
+
+@contextmanager
+def broker() -> Iterator[MemoryBroker]:
+    made = MemoryBroker()
+    made.create("orders", 2)
+    yield made
+
+
+def framed(request: Request, correlation_id: int, version: int = 12) -> bytes:
+    parts = frame_request(request, version=version, correlation_id=correlation_id, client_id="raw")
+    return b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
+
+
+def produced(number: int, size: int = 10) -> bytes:
+    return framed(produce_request("orders", batch(b"x" * size)), number)
+
+
+def run(test: Any) -> None:
+    async def main() -> None:
+        with broker() as made:
+            await test(made)
+
+    asyncio.run(main())
+
+
+def test_frames_are_found_at_every_split_of_the_bytes() -> None:
+    async def test(made: MemoryBroker) -> None:
+        data = produced(1) + produced(2)
+        for split in range(1, len(data)):
+            with case(f"split at {split}"):
+                wire = Wire(made)
+                await wire.give(data[:split])
+                await wire.give(data[split:])
+                assert wire.socket.correlation_ids() == [1, 2]
+                assert wire.connection.is_idle
+        with case("one byte at a time"):
+            wire = Wire(made)
+            for at in range(len(data)):
+                await wire.give(data[at : at + 1])
+            assert wire.socket.correlation_ids() == [1, 2]
+
+    run(test)
+
+
+def test_frames_longer_than_the_inbox_are_found_at_any_split() -> None:
+    async def test(made: MemoryBroker) -> None:
+        data = produced(1) + produced(2, 3 * INBOX_BYTES) + produced(3, INBOX_BYTES - 300) + produced(4)
+        for piece in (1000, 4096, INBOX_BYTES - 1, INBOX_BYTES, len(data)):
+            with case(f"pieces of {piece}"):
+                wire = Wire(made)
+                for start in range(0, len(data), piece):
+                    await wire.give(data[start : start + piece])
+                assert wire.socket.correlation_ids() == [1, 2, 3, 4]
+                assert wire.server.budget.bytes == 0
+
+    run(test)
+
+
+def test_the_answers_of_one_event_are_one_send() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire = Wire(made)
+        await wire.give(b"".join(map(produced, range(20))))
+        # On a slow machine the connection takes a break in between.
+        assert len(wire.socket.sends) < 20
+        assert wire.socket.correlation_ids() == list(range(20))
+
+    run(test)
+
+
+def test_large_answers_of_one_event_are_sent_a_few_at_a_time() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire = Wire(made)
+        await wire.give(produced(0, 30_000))
+        fetch = fetch_request("orders", partition_max_bytes=30_000)
+        await wire.give(b"".join(framed(fetch, number) for number in range(1, 51)))
+        while not wire.connection.is_idle:
+            await asyncio.sleep(0)
+        assert wire.socket.correlation_ids() == list(range(51))
+        assert max(map(len, wire.socket.sends)) < 300_000
+
+    run(test)
+
+
+def test_a_client_that_reads_no_answers_is_not_read_any_more() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire = Wire(made)
+        wire.connection.pause_writing()
+        count = 0
+        while wire.socket.is_reading_now:
+            await wire.give(produced(count))
+            count += 1
+        assert count * len(produced(0)) <= INBOX_BYTES
+        assert wire.socket.sends == []
+        wire.connection.resume_writing()
+        for _ in range(count):
+            await asyncio.sleep(0)
+        assert wire.socket.correlation_ids() == list(range(count))
+        assert wire.socket.is_reading_now
+
+    run(test)
+
+
+def test_requests_behind_a_waiting_one_wait_too() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, other = Wire(made), Wire(made)
+        await wire.give(produced(1) + framed(fetch_request("orders", partition=1, min_bytes=1, max_wait_ms=60_000), 2))
+        await wire.give(produced(3))
+        assert wire.connection.is_parked
+        assert wire.socket.correlation_ids() == [1]
+        await other.give(framed(produce_request("orders", batch(b"now"), partition=1), 9))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert wire.socket.correlation_ids() == [1, 2, 3]
+        assert wire.connection.is_idle
+
+    run(test)
+
+
+def test_requests_before_a_malformed_one_are_answered() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire = Wire(made)
+        await wire.give(produced(1) + struct.pack(">i", -5) + b"more")
+        assert wire.socket.correlation_ids() == [1]
+        assert wire.socket.is_closed
+
+    run(test)
+
+
+def test_requests_that_came_before_the_end_of_the_stream_are_answered() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire = Wire(made)
+        wire.connection.pause_writing()
+        await wire.give(produced(1) + produced(2))
+        assert wire.connection.eof_received()
+        wire.connection.resume_writing()
+        assert wire.socket.correlation_ids() == [1, 2]
+        assert wire.socket.is_closed
+
+    run(test)
