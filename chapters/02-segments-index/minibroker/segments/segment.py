@@ -166,8 +166,7 @@ class Segment:
         """Remove every batch that holds `offset` or a later one; return the remaining part."""
         found = self.find(offset)
         if found is not None:
-            # Truncate the indexes first. After a crash in between they are too short, but never point to a removed
-            # batch.
+            # The indexes come first. After a crash in between they are too short, but point to no removed batch.
             self.indexes.truncate(found[1].base_offset)
             self.file.truncate(found[0])
             self._size = found[0]
