@@ -11,7 +11,7 @@ from typing import Any
 
 from brokers import eventually, unique
 from clients_raw import PRODUCE, Batch, Connection, array, data32, header, i16, i32, record, string
-from clients_stock import READ_S_MAX, Message, admin, confluent_write
+from clients_stock import READ_S_MAX, Message, admin, confluent_read, confluent_write
 from clusters import QuorumCluster, QuorumNode, Sender, sender
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import (
@@ -159,14 +159,18 @@ def test_a_node_that_is_not_the_leader_says_so_and_any_node_names_the_leader(quo
 def check_that_replicas_are_spread_over_racks(quorum: QuorumCluster, far: int) -> None:
     """One broker is in another rack than the rest: every node knows it, and each new partition has a replica there."""
     client = admin(quorum.address_of(2))
-    nodes = client.describe_cluster().result(READ_S_MAX).nodes
-    assert {node.id: node.rack for node in nodes} == {**dict.fromkeys(EVERYBODY), far: "far"}
+    racks = {**dict.fromkeys(EVERYBODY), far: "far"}
+
+    def has_all() -> bool:
+        return {it.id: it.rack for it in client.describe_cluster().result(READ_S_MAX).nodes} == racks
+
+    eventually(has_all, f"the racks are {racks}")
     topic = unique("racks")
     client.create_topics([NewTopic(topic, num_partitions=4, replication_factor=2)])[topic].result(READ_S_MAX)
     with Client(quorum[far].address) as ours:
         eventually(lambda: len(ours.metadata([topic]).topics[0].partitions) == 4, f"{topic} is known")
         metadata = ours.metadata([topic])
-    assert {node.node_id: node.rack for node in metadata.brokers} == {**dict.fromkeys(EVERYBODY), far: "far"}
+    assert {node.node_id: node.rack for node in metadata.brokers} == racks
     partitions = metadata.topics[0].partitions
     assert all(far in it.replica_nodes for it in partitions)
     assert sorted(it.replica_nodes[0] for it in partitions) == [*EVERYBODY, far]
@@ -178,6 +182,10 @@ def test_a_fourth_broker_joins_and_takes_partitions(quorum: QuorumCluster) -> No
     try:
         with Sender(quorum, topic) as sender:
             sender.await_acks()
+            # A consumer's first question for its coordinator makes the topic of committed offsets. Made after node 4
+            # has joined, it would have a replica of each partition in the other rack, and node 4 would have its share.
+            confluent_read(quorum.bootstrap, topic, 1)
+            eventually(lambda: quorum.state("__consumer_offsets", at=1), "the internal topic is there")
             node = quorum.add(4)
             node.settings += ("broker.rack=far",)
             node.restart()
