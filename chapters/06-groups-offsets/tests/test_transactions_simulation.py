@@ -19,7 +19,7 @@ from minibroker.log.batch import Batch, BatchBuilder
 from minibroker.log.control import ControlType, build_marker
 from minibroker.segments.checkpoint import TopicPartition
 
-SEEDS = range(1, 4)
+SEEDS = range(1, 3)
 OUT = TopicPartition("out", 0)
 
 

@@ -10,7 +10,8 @@ import sys
 from functools import partial
 from typing import Any
 
-from simulation_planted import Bug, print_table
+from simulation_planted import Bug, Patch, print_table
+from transactions_clients import VERSION_1
 from transactions_world import World
 
 from minibroker.coordinators import txn_commits
@@ -18,6 +19,7 @@ from minibroker.coordinators.marker_sending import MarkerSender
 from minibroker.groups.offsets import CommittedOffsets
 from minibroker.groups.pending import Place, Producer
 from minibroker.groups.shard import GroupShard
+from minibroker.metadata.names import TRANSACTION_STATE_TOPIC
 from minibroker.partitions.producers import ProducerState
 from minibroker.transactions import markers
 from minibroker.transactions.guards import Guards
@@ -72,7 +74,30 @@ def _ends_nothing(self: Guards, producer_id: int, epoch: int) -> None:
     """A guard outlives the marker of its transaction."""
 
 
-_bug = partial(Bug.in_world, World)
+class MovingCoordinators(World):
+    """Only transaction coordinators move, again and again, while their markers are late: a window that is rare."""
+
+    KINDS = ()
+    DISASTERS = ()
+    VERSIONS = (VERSION_1,)
+    DELAYS_S = ((0, 0, 0.3, 0.7),)
+
+    def build(self) -> None:
+        super().build()
+        self.pauses_s = (0.01, 0.1)
+        self.scheduler.after(500, self._move)
+
+    def _move(self) -> None:
+        chance = self.chance(f"move at {self.scheduler.now_ms}")
+        if self.scheduler.now_ms < self.STORM_MS:
+            self.scheduler.after(chance.choice((200, 500)), self._move)
+        for name in [it for it in self.names if it.topic == TRANSACTION_STATE_TOPIC]:
+            self.authority.process.run(partial(self.authority.elect_for, [name], [chance.choice((1, 2, 3))]))
+
+
+def _bug(name: str, *patches: Patch, seed: int, invariant: int, world: type[World] = World) -> Bug:
+    return Bug.in_world(world, name, *patches, seed=seed, invariant=invariant)
+
 
 BUGS = (
     _bug("offsets of aborted transactions count", (GroupShard, "apply_marker", _moves_always), seed=1, invariant=8),
@@ -100,6 +125,7 @@ BUGS = (
         (txn_commits, "check_marker", _any_coordinator),
         seed=1,
         invariant=25,
+        world=MovingCoordinators,
     ),
     _bug("a guard outlives an abort", (Guards, "on_marker", _ends_nothing), seed=6, invariant=28),
 )

@@ -123,6 +123,10 @@ class World(groups_world.World):
         cluster.LOSE_RACK,
     )
     TRIALS: ClassVar[tuple[Kind, ...]] = ()
+    VERSIONS: ClassVar[tuple[Versions, ...]] = (OLD_VERSION_1, VERSION_1, VERSION_2, VERSION_2)
+    """The versions of producers, of which each group draws one."""
+    DELAYS_S: ClassVar[tuple[tuple[float, ...], ...]] = ((0,), (0, 0, 0.1, 0.4), (0, 0, 0, 1.5))
+    """How late requests between nodes may be."""
 
     # Setting up -------------------------------------------------------------------------------------------------------
 
@@ -141,7 +145,7 @@ class World(groups_world.World):
         self.transaction_settings = replace(
             TransactionSettings.of(NodeConfig()), abort_interval_ms=chance.choice((300, 1000))
         )
-        self.peer_delays_s: tuple[float, ...] = self.chance("delays").choice(((0,), (0, 0, 0.1, 0.4), (0, 0, 0, 1.5)))
+        self.peer_delays_s = self.chance("delays").choice(self.DELAYS_S)
         self.numbers = count(1)
         self._unled: set[TopicPartition] = set()
         """The partitions that get no leader for now."""
@@ -194,7 +198,7 @@ class World(groups_world.World):
         for number, kind in enumerate(kinds, 1):
             self._add_group(f"g{number}-{kind}", kind, chance)
         plan = Plan("mixed", topics=(MIXED,))
-        versions = chance.choice((OLD_VERSION_1, VERSION_1, VERSION_2))
+        versions = chance.choice(self.VERSIONS)
         self.crowd.append(MixedCommitter(self, "mixed", plan, TopicPartition(MIXED, 0), versions))
         self.group_ids[:] = dict.fromkeys(it.plan.group_id for it in self.crowd)
         self.observer = Observer(self, "observer", self.group_ids)
@@ -210,7 +214,7 @@ class World(groups_world.World):
             assignors=("cooperative-sticky",) if kind == "cooperative" else ("range",),
         )
         self.rebalance_ms_max = max(self.rebalance_ms_max, plan.rebalance_ms)
-        versions = chance.choice((OLD_VERSION_1, VERSION_1, VERSION_2, VERSION_2))
+        versions = chance.choice(self.VERSIONS)
         for number in range(self.counts[INPUT]):
             self.crowd.append(self._new_copier(f"{group_id[:2]}c{number}", plan, kind, number, versions))
 
