@@ -17,6 +17,7 @@ from minibroker.transfer.sending import Transfer
 from minibroker.wire.headers import frame_request
 from minibroker.wire.schema import Request
 
+_BREAKS_MAX = 30  # one after each frame of a test, at most
 LIMITS = Limits(request_bytes_max=1024**2, queued_bytes_max=2 * 1024**2, connections_max=10, idle_ms_max=60_000)
 
 
@@ -75,8 +76,9 @@ class Wire:
             del room
             self.connection.buffer_updated(count)
             data = data[count:]
-            # The connection may have taken a break, so that other clients have their turn.
-            await asyncio.sleep(0)
+            # The connection may take breaks, so that other clients have their turn. It reads on after the last one.
+            for _ in range(_BREAKS_MAX):
+                await asyncio.sleep(0)
 
 
 @contextmanager

@@ -215,10 +215,12 @@ class Machine:
                 if not task.done():
                     task.cancel()
                     await asyncio.wait((task,))
-        if not working.cancelled():
-            working.result()
-        elif self.failure is not None:
+        error = None if working.cancelled() else working.exception()
+        # A full disk fails the work and the node. The node's failure says what to do.
+        if self.failure is not None:
             raise self.failure
+        if error is not None:
+            raise error
 
     # In the order of a stop -------------------------------------------------------------------------------------------
 
