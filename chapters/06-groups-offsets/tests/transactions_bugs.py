@@ -22,7 +22,6 @@ from minibroker.groups.shard import GroupShard
 from minibroker.metadata.names import TRANSACTION_STATE_TOPIC
 from minibroker.partitions.producers import ProducerState
 from minibroker.transactions import markers
-from minibroker.transactions.guards import Guards
 from minibroker.transactions.markers import Marker
 from minibroker.transactions.state import TransactionLog
 
@@ -68,10 +67,6 @@ def _any_coordinator(marker: Marker, state: ProducerState) -> None:
 
 
 _CHECK_MARKER = markers.check_marker
-
-
-def _ends_nothing(self: Guards, producer_id: int, epoch: int) -> None:
-    """A guard outlives the marker of its transaction."""
 
 
 class MovingCoordinators(World):
@@ -127,7 +122,6 @@ BUGS = (
         invariant=25,
         world=MovingCoordinators,
     ),
-    _bug("a guard outlives an abort", (Guards, "on_marker", _ends_nothing), seed=6, invariant=28),
 )
 
 
