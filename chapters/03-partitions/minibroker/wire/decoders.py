@@ -126,14 +126,21 @@ class _Decoder:
         self.source.line(f"p += {packing(formats).size}")
         self._run = []
 
-    def length(self, *, of_string: bool = False, classic_format: str = "i") -> None:
+    def length(self, kind: str = "array") -> None:
         """Decode a length or a count into `n`, as the last field of the run. Null is 0 if flexible, else negative."""
-        self.fixed("B" if self.flexible else classic_format, "n")
+        self.fixed("B" if self.flexible else "h" if kind == "string" else "i", "n")
         self.flush()
         if self.flexible:
             with self.source.block("if n > 127:"):
-                # The run has decoded the first byte already, so go back by one.
-                self.source.line(f"n, p = {'long_string' if of_string else 'varint'}(buffer, p - 1)")
+                if kind == "records":
+                    # Most record sets have a length of two bytes, which needs no call.
+                    self.source.line("n += (buffer[p] << 7) - 128")
+                    self.source.line("p += 1")
+                    with self.source.block("if n > 16383:"):
+                        self.source.line("n, p = varint(buffer, p - 2)")
+                else:
+                    # The run has decoded the first byte already, so go back by one.
+                    self.source.line(f"n, p = {'long_string' if kind == 'string' else 'varint'}(buffer, p - 1)")
 
     # Structs
 
@@ -204,7 +211,7 @@ class _Decoder:
         elif field.fixed_format is not None:
             self.fixed(field.fixed_format, target)
         else:
-            self.length(of_string=field.kind == "string", classic_format="h" if field.kind == "string" else "i")
+            self.length(field.kind)
             with self.unless_null(target, field.name, nullable=nullable):
                 self.slice(field.kind, target)
 

@@ -307,11 +307,13 @@ class FastConnection(asyncio.BufferedProtocol):
 
     def _take(self, reply: Reply) -> None:
         """Collect an answer. A large one ends the event: it is sent piece by piece."""
-        count = part_bytes(reply.parts)
-        if count > SMALL_BYTES and len(reply.parts) > 1:
-            self._send_in_pieces(reply.parts)
+        parts = reply.parts
+        count = part_bytes(parts)
+        if len(parts) > 1 and count > SMALL_BYTES:
+            self._send_in_pieces(parts)
         else:
-            self._answers += [read_whole(it) if isinstance(it, FileSlice) else it for it in reply.parts]
+            for part in parts:
+                self._answers.append(read_whole(part) if isinstance(part, FileSlice) else part)
             self._answers_bytes += count
         if self.session.is_over:
             self._is_busy = True
