@@ -7,8 +7,10 @@ acks   answered
 
 A request has one batch for each of its partitions. Each partition has its own error. The answer waits for the slowest.
 
-A rule may hold a batch before it is appended (`Held`). The batch is tried again when the rule's key is woken. A
-connection serves one request after the other, so a later batch of the same producer cannot overtake the held one.
+A rule may hold a batch before it is appended (`Held`). The batch is tried again when the rule's key is woken. Its wait
+blocks the connection, so a later batch of the same producer cannot overtake the held one. A request whose batches are
+all appended and only wait for other replicas does not block: the next request may append its batches meanwhile, and one
+fetch of a follower brings them all.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -114,8 +116,8 @@ class _Produce:
             self._check_silent()
             return None
         if self._held or self._pending:
-            timeout_ms = max(self._call.request.timeout_ms, 0)
-            return Wait(self._keys(), timeout_ms, attempt=self._attempt, expire=self._expire)
+            timeout_ms, is_held = max(self._call.request.timeout_ms, 0), bool(self._held)
+            return Wait(self._keys(), timeout_ms, self._attempt, self._expire, is_blocking=is_held)
         return self._response
 
     def _in_turns(self) -> Answer:
