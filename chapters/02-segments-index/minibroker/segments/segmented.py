@@ -200,17 +200,18 @@ class SegmentedLog:
         position = 0
         while len(batches) - position >= HEADER_SIZE:
             header = read_header(batches, position)
-            batch = batches[position : position + header.size]
-            if len(batch) < header.size:
+            size = header.size
+            batch = batches[position : position + size]
+            if len(batch) < size:
                 return
             check_crc(batch, header)
             # The leader's log may have been compacted: offsets may have gaps, but never decrease.
             check_continuity(position, header, expected_offset=self.log_end_offset, dense=False)
             self._tail.check_writable(header.leader_epoch)
-            self._make_room(header, len(batch))
+            self._make_room(header, size)
             self._tail.write(batch, header)
             self._on_written(header, batch)
-            position += len(batch)
+            position += size
 
     def _make_room(self, header: BatchHeader, size: int) -> None:
         """Roll if the active segment has no room for a batch, or is older than `segment.ms`."""

@@ -55,6 +55,16 @@ class Reader(NamedTuple):
         """Whether the reader is another broker that replicates the log."""
         return self.replica_id >= 0
 
+    # Every fetch of a follower needs these two, for each of its partitions. `_replace` would be five times slower.
+
+    def of_log(self, log_start_offset: int) -> "Reader":
+        """The same replica, and the first offset of its log."""
+        return tuple.__new__(Reader, (*self[:3], log_start_offset, *self[4:]))
+
+    def again(self) -> "Reader":
+        """The same reader, which tries again."""
+        return tuple.__new__(Reader, (*self[:-1], True))
+
 
 CONSUMER = Reader()
 ANY_NODE = range(2**31)

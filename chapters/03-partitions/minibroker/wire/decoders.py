@@ -173,12 +173,18 @@ class _Decoder:
         self.fixed("B", "n")
         self.flush()
         with self.source.block("if n:"):
-            self.source.line("n, p = varint(buffer, p - 1)")
+            self.source.line("if n > 127: n, p = varint(buffer, p - 1)")
             self.count("the count of tagged fields")
             if tagged:
                 self.tags(tagged, this, depth)
             else:
                 self.source.line("p = skip_tags(buffer, p, n)")
+
+    def number(self, target: str) -> None:
+        """Decode a varint, which has one byte in most cases."""
+        self.source.line(f"{target} = buffer[p]")
+        self.source.line("p += 1")
+        self.source.line(f"if {target} > 127: {target}, p = varint(buffer, p - 1)")
 
     def tags(self, tagged: list[Field], this: str, depth: int) -> None:
         """Decode tagged fields. Each has a tag and a length before it, so that unknown fields can be skipped."""
@@ -186,8 +192,8 @@ class _Decoder:
         source = self.source
         source.line(f"{tags} = n")
         with source.block(f"while {tags}:"):
-            source.line("tag, p = varint(buffer, p)")
-            source.line("n, p = varint(buffer, p)")
+            self.number("tag")
+            self.number("n")
             source.line(f"{end} = p + n")
             for field in tagged:
                 with source.block(f"{'el' if field is not tagged[0] else ''}if tag == {field.tag}:"):
