@@ -9,12 +9,7 @@ large answer is sent, and while the budget has no room for a long request. What 
 size of the inbox. Then the connection stops reading.
 
 A Produce with acks=all does not block while its batches are copied by the followers. The requests after it are served,
-and their answers stand in line, because a client expects answers in the order of its requests. So the batches of many
-requests are copied together:
-
-    Produce 1 ──▶ appended, waits        line: 1
-    Produce 2 ──▶ appended, waits        line: 1, 2          one fetch of a follower copies both
-    Metadata  ──▶ answered               line: 1, 2, its answer
+and their answers stand in line (`line`). So the batches of many requests are copied together.
 
 A client that sends many requests at once is served for a few milliseconds at a time, so that other clients have their
 turn.
@@ -22,7 +17,6 @@ turn.
 
 import asyncio
 import logging
-from collections import deque
 from struct import Struct as Packing
 from time import monotonic
 from typing import NamedTuple, cast
@@ -33,8 +27,8 @@ from minibroker.partitions.budget import Share
 from minibroker.partitions.errors import Disconnect, Overload
 from minibroker.partitions.registry import Deferred, Reply, Session
 from minibroker.partitions.server import Connect, NewSession, Server, host_of, name_of
-from minibroker.partitions.waiting import Parked
 from minibroker.transfer.buffers import INBOX_BYTES, Buffers, LongFrame
+from minibroker.transfer.line import Line, Place
 from minibroker.transfer.sending import PIECE_BYTES, SMALL_BYTES, Maps, Sending, Transfer, read_whole
 from minibroker.wire.errors import MalformedMessage
 from minibroker.wire.frames import LENGTH_SIZE, frame_length
@@ -49,8 +43,6 @@ _COPIED_BYTES_MAX = 8 * 1024
 _KEPT_BYTES_MAX = INBOX_BYTES // 2
 _TURN_S = 0.002
 _TOGETHER_BYTES_MAX = 256 * 1024
-_LINE_MAX = 32
-"""How many answers of a connection may stand in line."""
 
 
 class _Shared(NamedTuple):
@@ -65,18 +57,6 @@ def fast_connection(transfer: Transfer) -> Connect:
     """Make the protocols of a server's connections."""
     shared = _Shared(Buffers(), Maps(), transfer)
     return lambda server, new_session: FastConnection(server, new_session, shared)
-
-
-class _Place:
-    """A place in the line of answers."""
-
-    __slots__ = ("is_blocking", "parked", "reply")
-
-    def __init__(self, reply: Reply | None, *, is_blocking: bool = False) -> None:
-        self.reply = reply
-        """The answer, or None as long as it must wait."""
-        self.is_blocking = is_blocking
-        self.parked: Parked[Response] | None = None
 
 
 class FastConnection(asyncio.BufferedProtocol):
@@ -98,8 +78,7 @@ class FastConnection(asyncio.BufferedProtocol):
         """The bytes that arrived and were not parsed yet: a part of a frame, or whole frames while none is parsed."""
         self._long: LongFrame | None = None
         self._share: Share | None = None
-        self._line: deque[_Place] = deque()
-        """The answers that must wait, and the answers after them, in the order of their requests."""
+        self._line = Line()
         self._is_flush_due = False
         self._sending: Sending | None = None
         self._answers: list[bytes | bytearray | memoryview] = []
@@ -142,7 +121,8 @@ class FastConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived."""
         if self._long is not None:
-            self._on_long(self._long, nbytes)
+            self._long.arrived += nbytes
+            self._pay(nbytes)
             return
         kept = len(self._kept)
         if not kept:
@@ -177,9 +157,8 @@ class FastConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """The connection was closed, by either side."""
         self._is_busy = self._is_closing = True
-        for place in self._line:
-            if place.parked is not None:
-                self._server.forget(place.parked)
+        for parked in self._line.waits():
+            self._server.forget(parked)
         if self._sending is not None:
             self._sending.stop()
         self._end_share()
@@ -219,13 +198,22 @@ class FastConnection(asyncio.BufferedProtocol):
         if len(frame) <= _COPIED_BYTES_MAX:
             frame = memoryview(bytearray(frame))
         outcome = self._server.dispatch(self, frame)
+        self._on_outcome(outcome)
+        if len(frame) > _COPIED_BYTES_MAX and isinstance(outcome, Deferred) and outcome.wait.is_blocking:
+            self._buffers.renew()
+
+    def _on_outcome(self, outcome: Reply | Deferred, long: LongFrame | None = None) -> None:
+        """Take the answer, or let it wait. The answers after one that waits stand in line."""
         self.served_count += 1
-        if isinstance(outcome, Reply):
-            self._take_or_line_up(outcome)
+        if not isinstance(outcome, Reply):
+            self._park(outcome, long)
+        elif self._line:
+            self._line.add(outcome)
+            self._is_busy = self._is_busy or self._line.is_blocked
         else:
-            if len(frame) > _COPIED_BYTES_MAX and outcome.wait.is_blocking:
-                self._buffers.renew()
-            self._park(outcome)
+            self._take(outcome)
+        if long is not None and (isinstance(outcome, Reply) or not outcome.wait.is_blocking):
+            long.give_back()
 
     def _take_a_break(self) -> None:
         """Let the event loop serve other clients, then go on."""
@@ -234,7 +222,7 @@ class FastConnection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """Parse again. This is called when the reason for which the connection was busy is gone."""
-        if self._is_closing or self._is_full or self._is_blocked or self._sending is not None:
+        if self._is_closing or self._is_full or self._line.is_blocked or self._sending is not None:
             return
         if self._server.is_stopping or self.session.is_over:
             if not self._line:
@@ -276,10 +264,6 @@ class FastConnection(asyncio.BufferedProtocol):
         if first:
             self._pay(len(first))
 
-    def _on_long(self, long: LongFrame, count: int) -> None:
-        long.arrived += count
-        self._pay(count)
-
     def _pay(self, count: int) -> None:
         """Take room in the budget for bytes that have arrived. If there is none, read no more until there is."""
         assert self._share is not None
@@ -304,16 +288,7 @@ class FastConnection(asyncio.BufferedProtocol):
             return
         self._long = None
         try:
-            outcome = self._server.dispatch(self, long.view())
-            self.served_count += 1
-            if isinstance(outcome, Reply):
-                self._take_or_line_up(outcome)
-                long.give_back()
-            elif outcome.wait.is_blocking:
-                self._park(outcome, long)
-            else:
-                self._park(outcome)
-                long.give_back()
+            self._on_outcome(self._server.dispatch(self, long.view()), long)
             self._end_share()
             self._flush()
             self._server.settle()
@@ -362,11 +337,12 @@ class FastConnection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         """Send the answers of this event together."""
+        self._is_flush_due = False
         if self._sending is not None:
             self._sending.go_on()
             return
         answers = self._answers
-        if answers:
+        if answers and not self._is_closing:
             self._answers, self._answers_bytes = [], 0
             self.transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
         if self.session.is_over or self._server.is_stopping:
@@ -395,29 +371,14 @@ class FastConnection(asyncio.BufferedProtocol):
         """Whether a request waits for its answer."""
         return bool(self._line)
 
-    @property
-    def _is_blocked(self) -> bool:
-        line = self._line
-        return bool(line) and (line[-1].is_blocking or len(line) >= _LINE_MAX)
-
-    def _take_or_line_up(self, reply: Reply) -> None:
-        if self._line:
-            self._line_up(_Place(reply))
-        else:
-            self._take(reply)
-
-    def _line_up(self, place: _Place) -> None:
-        self._line.append(place)
-        if place.is_blocking or len(self._line) >= _LINE_MAX:
-            self._is_busy = True
-
-    def _park(self, deferred: Deferred, long: LongFrame | None = None) -> None:
-        """Let a request wait for its answer."""
-        place = _Place(None, is_blocking=deferred.wait.is_blocking)
-        self._line_up(place)
+    def _park(self, deferred: Deferred, long: LongFrame | None) -> None:
+        """Let a request wait for its answer. The bytes of a request that blocks are kept until then."""
+        is_blocking = deferred.wait.is_blocking
+        place = self._line.add(None, is_blocking=is_blocking)
+        self._is_busy = self._is_busy or self._line.is_blocked
 
         def complete(response: Response) -> None:
-            if long is not None:
+            if long is not None and is_blocking:
                 long.give_back()
             if deferred.wait.turn is None:
                 self._on_answer(place, deferred, response)
@@ -426,51 +387,41 @@ class FastConnection(asyncio.BufferedProtocol):
 
         place.parked = self._server.park(deferred, complete, self._fail)
 
-    def _on_answer(self, place: _Place, deferred: Deferred, response: Response) -> None:
+    def _on_answer(self, place: Place, deferred: Deferred, response: Response) -> None:
         """The wait is over. This is called while another request is answered, so it parses no frame."""
         try:
-            self._on_reply(place, deferred.reply(response))
+            place.reply = deferred.reply(response)
+            self._advance()
         except Exception as error:
             self._fail(error)
 
-    def _encode(self, place: _Place, deferred: Deferred, response: Response) -> None:
+    def _encode(self, place: Place, deferred: Deferred, response: Response) -> None:
         """Encode the answer of a request in slices on a thread, because it is large. The loop serves other clients."""
 
         def on_encoded(encoded: asyncio.Future[Reply]) -> None:
             try:
-                self._on_reply(place, encoded.result())
+                place.reply = encoded.result()
+                self._advance()
             except Exception as error:
                 self._fail(error)
 
         asyncio.get_running_loop().run_in_executor(None, deferred.reply, response).add_done_callback(on_encoded)
 
-    def _on_reply(self, place: _Place, reply: Reply) -> None:
-        place.reply = reply
-        if not self._is_closing:
-            self._advance()
-
     def _advance(self) -> None:
         """Send the answers at the head of the line that are ready. Answers that come together are sent together."""
+        if self._is_closing:
+            return
         self.since_ms = monotonic_ms()
         line = self._line
-        while line and self._sending is None:
-            reply = line[0].reply
-            if reply is None:
-                break
-            line.popleft()
+        while self._sending is None and (reply := line.take()) is not None:
             self._take(reply)
         if not line or self._sending is not None:
             self._flush()
         elif not self._is_flush_due:
             self._is_flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush_late)
-        if self._sending is None and not self._is_blocked:
+            asyncio.get_running_loop().call_soon(self._flush)
+        if self._sending is None and not line.is_blocked:
             self._on_answered()
-
-    def _flush_late(self) -> None:
-        self._is_flush_due = False
-        if not self._is_closing:
-            self._flush()
 
     # Ending -----------------------------------------------------------------------------------------------------------
 
