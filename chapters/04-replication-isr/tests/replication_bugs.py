@@ -1,8 +1,9 @@
 """Bugs that replication could have, most of which Kafka once had, each as a patch; and what finds it.
 
-    PYTHONPATH=chapters/04-replication-isr/tests python -m replication_bugs [PART OF A NAME…]
+    PYTHONPATH=chapters/04-replication-isr/tests python -m replication_bugs [PART OF A NAME…] [--shrink]
 
-looks for every bug anew, in 500 seeds at most, and prints the table.
+looks for every bug, with its known seed first and then with 500 others, and prints the table. `--shrink` also names the
+faults that matter.
 """
 
 import sys
