@@ -282,10 +282,6 @@ class Replica(Follower, ReplicaPort):
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
         """Where a reader's log diverges from ours, if it does (KIP-595)."""
-        # Most readers have a record of our latest epoch, which ends where our log ends.
-        entries = self.epochs.entries
-        if entries and entries[-1].epoch == last_fetched_epoch and offset <= self.log.log_end_offset:
-            return None
         ours = self.epochs.end_of(last_fetched_epoch, log_end_offset=self.log.log_end_offset)
         if ours.end_offset == NO_OFFSET:
             message = f"leader epoch {last_fetched_epoch} is unknown here, the latest is {self.epochs.latest_epoch}"
