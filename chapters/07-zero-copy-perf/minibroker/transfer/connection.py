@@ -4,9 +4,12 @@
                             └ too long for the inbox: received into its own buffer
 
 A request that must wait is an entry in the table `Waiting`, not a task. Until its answer is sent, the connection parses
-no further frame. The same holds while the client does not read its answers, while a large answer is sent, and while the
-budget has no room for a long request. What arrives meanwhile is kept, up to the size of the inbox. Then the connection
-stops reading.
+no further frame, unless the wait does not block. The same holds while the client does not read its answers, while a
+large answer is sent, and while the budget has no room for a long request. What arrives meanwhile is kept, up to the
+size of the inbox. Then the connection stops reading.
+
+A Produce with acks=all does not block while its batches are copied by the followers. The requests after it are served,
+and their answers stand in line (`line`). So the batches of many requests are copied together.
 
 A client that sends many requests at once is served for a few milliseconds at a time, so that other clients have their
 turn.
@@ -24,8 +27,8 @@ from minibroker.partitions.budget import Share
 from minibroker.partitions.errors import Disconnect, Overload
 from minibroker.partitions.registry import Deferred, Reply, Session
 from minibroker.partitions.server import Connect, NewSession, Server, host_of, name_of
-from minibroker.partitions.waiting import Parked
 from minibroker.transfer.buffers import INBOX_BYTES, Buffers, LongFrame
+from minibroker.transfer.line import Line, Place
 from minibroker.transfer.sending import PIECE_BYTES, SMALL_BYTES, Maps, Sending, Transfer, read_whole
 from minibroker.wire.errors import MalformedMessage
 from minibroker.wire.frames import LENGTH_SIZE, frame_length
@@ -75,8 +78,8 @@ class FastConnection(asyncio.BufferedProtocol):
         """The bytes that arrived and were not parsed yet: a part of a frame, or whole frames while none is parsed."""
         self._long: LongFrame | None = None
         self._share: Share | None = None
-        self._parked: Parked[Response] | None = None
-        self.is_parked = False
+        self._line = Line()
+        self._is_flush_due = False
         self._sending: Sending | None = None
         self._answers: list[bytes | bytearray | memoryview] = []
         """The answers that are sent together at the end of this event."""
@@ -118,7 +121,8 @@ class FastConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived."""
         if self._long is not None:
-            self._on_long(self._long, nbytes)
+            self._long.arrived += nbytes
+            self._pay(nbytes)
             return
         kept = len(self._kept)
         if not kept:
@@ -153,8 +157,8 @@ class FastConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """The connection was closed, by either side."""
         self._is_busy = self._is_closing = True
-        if self._parked is not None:
-            self._server.forget(self._parked)
+        for parked in self._line.waits():
+            self._server.forget(parked)
         if self._sending is not None:
             self._sending.stop()
         self._end_share()
@@ -194,13 +198,22 @@ class FastConnection(asyncio.BufferedProtocol):
         if len(frame) <= _COPIED_BYTES_MAX:
             frame = memoryview(bytearray(frame))
         outcome = self._server.dispatch(self, frame)
+        self._on_outcome(outcome)
+        if len(frame) > _COPIED_BYTES_MAX and isinstance(outcome, Deferred) and outcome.wait.is_blocking:
+            self._buffers.renew()
+
+    def _on_outcome(self, outcome: Reply | Deferred, long: LongFrame | None = None) -> None:
+        """Take the answer, or let it wait. The answers after one that waits stand in line."""
         self.served_count += 1
-        if isinstance(outcome, Reply):
-            self._take(outcome)
+        if not isinstance(outcome, Reply):
+            self._park(outcome, long)
+        elif self._line:
+            self._line.add(outcome)
+            self._is_busy = self._is_busy or self._line.is_blocked
         else:
-            if len(frame) > _COPIED_BYTES_MAX:
-                self._buffers.renew()
-            self._park(outcome)
+            self._take(outcome)
+        if long is not None and (isinstance(outcome, Reply) or not outcome.wait.is_blocking):
+            long.give_back()
 
     def _take_a_break(self) -> None:
         """Let the event loop serve other clients, then go on."""
@@ -209,12 +222,13 @@ class FastConnection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """Parse again. This is called when the reason for which the connection was busy is gone."""
-        if self._is_closing or self._is_full or self.is_parked or self._sending is not None:
+        if self._is_closing or self._is_full or self._line.is_blocked or self._sending is not None:
+            return
+        if self._server.is_stopping or self.session.is_over:
+            if not self._line:
+                self._close()
             return
         self._is_busy = False
-        if self._server.is_stopping or self.session.is_over:
-            self._close()
-            return
         if self._kept:
             data, self._kept = memoryview(bytearray(self._kept)), b""
             self._serve(data)
@@ -250,10 +264,6 @@ class FastConnection(asyncio.BufferedProtocol):
         if first:
             self._pay(len(first))
 
-    def _on_long(self, long: LongFrame, count: int) -> None:
-        long.arrived += count
-        self._pay(count)
-
     def _pay(self, count: int) -> None:
         """Take room in the budget for bytes that have arrived. If there is none, read no more until there is."""
         assert self._share is not None
@@ -278,13 +288,7 @@ class FastConnection(asyncio.BufferedProtocol):
             return
         self._long = None
         try:
-            outcome = self._server.dispatch(self, long.view())
-            self.served_count += 1
-            if isinstance(outcome, Reply):
-                self._take(outcome)
-                long.give_back()
-            else:
-                self._park(outcome, long)
+            self._on_outcome(self._server.dispatch(self, long.view()), long)
             self._end_share()
             self._flush()
             self._server.settle()
@@ -307,11 +311,13 @@ class FastConnection(asyncio.BufferedProtocol):
 
     def _take(self, reply: Reply) -> None:
         """Collect an answer. A large one ends the event: it is sent piece by piece."""
-        count = part_bytes(reply.parts)
-        if count > SMALL_BYTES and len(reply.parts) > 1:
-            self._send_in_pieces(reply.parts)
+        parts = reply.parts
+        count = part_bytes(parts)
+        if len(parts) > 1 and count > SMALL_BYTES:
+            self._send_in_pieces(parts)
         else:
-            self._answers += [read_whole(it) if isinstance(it, FileSlice) else it for it in reply.parts]
+            for part in parts:
+                self._answers.append(read_whole(part) if isinstance(part, FileSlice) else part)
             self._answers_bytes += count
         if self.session.is_over:
             self._is_busy = True
@@ -331,11 +337,12 @@ class FastConnection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         """Send the answers of this event together."""
+        self._is_flush_due = False
         if self._sending is not None:
             self._sending.go_on()
             return
         answers = self._answers
-        if answers:
+        if answers and not self._is_closing:
             self._answers, self._answers_bytes = [], 0
             self.transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
         if self.session.is_over or self._server.is_stopping:
@@ -347,57 +354,73 @@ class FastConnection(asyncio.BufferedProtocol):
     def _on_sent(self) -> None:
         """A large answer was sent."""
         self._sending = None
-        self._on_answered()
+        self._advance()
 
     def _on_answered(self) -> None:
         """The answer for which the connection was busy is sent. Parse what was kept, soon."""
-        if self._kept or not self._is_reading or self._is_ended or self.session.is_over or self._server.is_stopping:
+        is_left = self._is_busy and (self._kept or not self._is_reading or self._is_ended)
+        if is_left or self.session.is_over or self._server.is_stopping:
             asyncio.get_running_loop().call_soon(self._go_on)
         else:
             self._is_busy = self._is_full
 
     # Waiting ----------------------------------------------------------------------------------------------------------
 
-    def _park(self, deferred: Deferred, long: LongFrame | None = None) -> None:
-        """Let a request wait for its answer."""
-        self._is_busy = self.is_parked = True
+    @property
+    def is_parked(self) -> bool:
+        """Whether a request waits for its answer."""
+        return bool(self._line)
+
+    def _park(self, deferred: Deferred, long: LongFrame | None) -> None:
+        """Let a request wait for its answer. The bytes of a request that blocks are kept until then."""
+        is_blocking = deferred.wait.is_blocking
+        place = self._line.add(None, is_blocking=is_blocking)
+        self._is_busy = self._is_busy or self._line.is_blocked
 
         def complete(response: Response) -> None:
-            if long is not None:
+            if long is not None and is_blocking:
                 long.give_back()
             if deferred.wait.turn is None:
-                self._on_answer(deferred, response)
+                self._on_answer(place, deferred, response)
             else:
-                self._encode(deferred, response)
+                self._encode(place, deferred, response)
 
-        self._parked = self._server.park(deferred, complete, self._fail)
+        place.parked = self._server.park(deferred, complete, self._fail)
 
-    def _on_answer(self, deferred: Deferred, response: Response) -> None:
+    def _on_answer(self, place: Place, deferred: Deferred, response: Response) -> None:
         """The wait is over. This is called while another request is answered, so it parses no frame."""
         try:
-            self._on_reply(deferred.reply(response))
+            place.reply = deferred.reply(response)
+            self._advance()
         except Exception as error:
             self._fail(error)
 
-    def _encode(self, deferred: Deferred, response: Response) -> None:
+    def _encode(self, place: Place, deferred: Deferred, response: Response) -> None:
         """Encode the answer of a request in slices on a thread, because it is large. The loop serves other clients."""
 
         def on_encoded(encoded: asyncio.Future[Reply]) -> None:
             try:
-                self._on_reply(encoded.result())
+                place.reply = encoded.result()
+                self._advance()
             except Exception as error:
                 self._fail(error)
 
         asyncio.get_running_loop().run_in_executor(None, deferred.reply, response).add_done_callback(on_encoded)
 
-    def _on_reply(self, reply: Reply) -> None:
-        self.is_parked, self._parked = False, None
+    def _advance(self) -> None:
+        """Send the answers at the head of the line that are ready. Answers that come together are sent together."""
         if self._is_closing:
             return
         self.since_ms = monotonic_ms()
-        self._take(reply)
-        self._flush()
-        if self._sending is None:
+        line = self._line
+        while self._sending is None and (reply := line.take()) is not None:
+            self._take(reply)
+        if not line or self._sending is not None:
+            self._flush()
+        elif not self._is_flush_due:
+            self._is_flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+        if self._sending is None and not line.is_blocked:
             self._on_answered()
 
     # Ending -----------------------------------------------------------------------------------------------------------
@@ -405,7 +428,7 @@ class FastConnection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether there is no request."""
-        return not (self._is_busy or self._kept or self._long is not None)
+        return not (self._is_busy or self._line or self._kept or self._long is not None)
 
     def close_if_idle(self) -> None:
         """Close, unless a request is being read or answered."""
