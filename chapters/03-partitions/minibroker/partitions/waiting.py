@@ -48,6 +48,9 @@ class Wait(Generic[A]):
     """The answer, or None if it must wait longer."""
     expire: Callable[[], A]
     """The answer on timeout."""
+    is_blocking: bool = True
+    """Whether the next request of the same client must wait for this answer. If not, a server may serve it before.
+    Then the server keeps the order of the answers, and need not keep the bytes of this request."""
 
     @property
     def turn(self) -> Turn | None:

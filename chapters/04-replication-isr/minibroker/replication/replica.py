@@ -253,8 +253,8 @@ class Replica(ReplicaPort):
         # attempt, the follower may have reconnected and sent a newer fetch.
         if not reader.is_retry:
             self._on_follower(leading, reader, offset)
-        if self._advance():
-            self._wake(self.name)
+            if self._advance():
+                self._wake(self.name)
         if leading.may_join(reader.replica_id, high_watermark=self.high_watermark):
             self._propose({*leading.isr, reader.replica_id}, reader.now_ms)
 
@@ -295,6 +295,10 @@ class Replica(ReplicaPort):
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
         """Where a reader's log diverges from ours, if it does (KIP-595)."""
+        # Most readers have a record of our latest epoch, which ends where our log ends.
+        entries = self.epochs.entries
+        if entries and entries[-1].epoch == last_fetched_epoch and offset <= self.log.log_end_offset:
+            return None
         ours = self.epochs.end_of(last_fetched_epoch, log_end_offset=self.log.log_end_offset)
         if ours.end_offset == NO_OFFSET:
             message = f"leader epoch {last_fetched_epoch} is unknown here, the latest is {self.epochs.latest_epoch}"
@@ -353,11 +357,10 @@ class Replica(ReplicaPort):
 
     def position(self) -> Position | None:
         """What to fetch next, and from which leader; None if there is no leader, or the disk has failed."""
-        if self.following is None or self.following.leader < 0 or self.log.failure is not None:
+        following, log = self.following, self.log
+        if following is None or following.leader < 0 or log.failure is not None:
             return None
-        return self.following.position(
-            self.epochs, log_start_offset=self.log.log_start_offset, log_end_offset=self.log.log_end_offset
-        )
+        return following.position(self.epochs, log_start_offset=log.log_start_offset, log_end_offset=log.log_end_offset)
 
     def fetch_bytes_max(self, now_ms: int) -> int | None:
         """How many bytes may be fetched now, 0 if none (KIP-73); None if this replica is not throttled."""

@@ -4,9 +4,17 @@
                             └ too long for the inbox: received into its own buffer
 
 A request that must wait is an entry in the table `Waiting`, not a task. Until its answer is sent, the connection parses
-no further frame. The same holds while the client does not read its answers, while a large answer is sent, and while the
-budget has no room for a long request. What arrives meanwhile is kept, up to the size of the inbox. Then the connection
-stops reading.
+no further frame, unless the wait does not block. The same holds while the client does not read its answers, while a
+large answer is sent, and while the budget has no room for a long request. What arrives meanwhile is kept, up to the
+size of the inbox. Then the connection stops reading.
+
+A Produce with acks=all does not block while its batches are copied by the followers. The requests after it are served,
+and their answers stand in line, because a client expects answers in the order of its requests. So the batches of many
+requests are copied together:
+
+    Produce 1 ──▶ appended, waits        line: 1
+    Produce 2 ──▶ appended, waits        line: 1, 2          one fetch of a follower copies both
+    Metadata  ──▶ answered               line: 1, 2, its answer
 
 A client that sends many requests at once is served for a few milliseconds at a time, so that other clients have their
 turn.
@@ -14,6 +22,7 @@ turn.
 
 import asyncio
 import logging
+from collections import deque
 from struct import Struct as Packing
 from time import monotonic
 from typing import NamedTuple, cast
@@ -40,6 +49,8 @@ _COPIED_BYTES_MAX = 8 * 1024
 _KEPT_BYTES_MAX = INBOX_BYTES // 2
 _TURN_S = 0.002
 _TOGETHER_BYTES_MAX = 256 * 1024
+_LINE_MAX = 32
+"""How many answers of a connection may stand in line."""
 
 
 class _Shared(NamedTuple):
@@ -54,6 +65,18 @@ def fast_connection(transfer: Transfer) -> Connect:
     """Make the protocols of a server's connections."""
     shared = _Shared(Buffers(), Maps(), transfer)
     return lambda server, new_session: FastConnection(server, new_session, shared)
+
+
+class _Place:
+    """A place in the line of answers."""
+
+    __slots__ = ("is_blocking", "parked", "reply")
+
+    def __init__(self, reply: Reply | None, *, is_blocking: bool = False) -> None:
+        self.reply = reply
+        """The answer, or None as long as it must wait."""
+        self.is_blocking = is_blocking
+        self.parked: Parked[Response] | None = None
 
 
 class FastConnection(asyncio.BufferedProtocol):
@@ -75,8 +98,9 @@ class FastConnection(asyncio.BufferedProtocol):
         """The bytes that arrived and were not parsed yet: a part of a frame, or whole frames while none is parsed."""
         self._long: LongFrame | None = None
         self._share: Share | None = None
-        self._parked: Parked[Response] | None = None
-        self.is_parked = False
+        self._line: deque[_Place] = deque()
+        """The answers that must wait, and the answers after them, in the order of their requests."""
+        self._is_flush_due = False
         self._sending: Sending | None = None
         self._answers: list[bytes | bytearray | memoryview] = []
         """The answers that are sent together at the end of this event."""
@@ -153,8 +177,9 @@ class FastConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """The connection was closed, by either side."""
         self._is_busy = self._is_closing = True
-        if self._parked is not None:
-            self._server.forget(self._parked)
+        for place in self._line:
+            if place.parked is not None:
+                self._server.forget(place.parked)
         if self._sending is not None:
             self._sending.stop()
         self._end_share()
@@ -196,9 +221,9 @@ class FastConnection(asyncio.BufferedProtocol):
         outcome = self._server.dispatch(self, frame)
         self.served_count += 1
         if isinstance(outcome, Reply):
-            self._take(outcome)
+            self._take_or_line_up(outcome)
         else:
-            if len(frame) > _COPIED_BYTES_MAX:
+            if len(frame) > _COPIED_BYTES_MAX and outcome.wait.is_blocking:
                 self._buffers.renew()
             self._park(outcome)
 
@@ -209,12 +234,13 @@ class FastConnection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """Parse again. This is called when the reason for which the connection was busy is gone."""
-        if self._is_closing or self._is_full or self.is_parked or self._sending is not None:
+        if self._is_closing or self._is_full or self._is_blocked or self._sending is not None:
+            return
+        if self._server.is_stopping or self.session.is_over:
+            if not self._line:
+                self._close()
             return
         self._is_busy = False
-        if self._server.is_stopping or self.session.is_over:
-            self._close()
-            return
         if self._kept:
             data, self._kept = memoryview(bytearray(self._kept)), b""
             self._serve(data)
@@ -281,10 +307,13 @@ class FastConnection(asyncio.BufferedProtocol):
             outcome = self._server.dispatch(self, long.view())
             self.served_count += 1
             if isinstance(outcome, Reply):
-                self._take(outcome)
+                self._take_or_line_up(outcome)
                 long.give_back()
-            else:
+            elif outcome.wait.is_blocking:
                 self._park(outcome, long)
+            else:
+                self._park(outcome)
+                long.give_back()
             self._end_share()
             self._flush()
             self._server.settle()
@@ -307,11 +336,13 @@ class FastConnection(asyncio.BufferedProtocol):
 
     def _take(self, reply: Reply) -> None:
         """Collect an answer. A large one ends the event: it is sent piece by piece."""
-        count = part_bytes(reply.parts)
-        if count > SMALL_BYTES and len(reply.parts) > 1:
-            self._send_in_pieces(reply.parts)
+        parts = reply.parts
+        count = part_bytes(parts)
+        if len(parts) > 1 and count > SMALL_BYTES:
+            self._send_in_pieces(parts)
         else:
-            self._answers += [read_whole(it) if isinstance(it, FileSlice) else it for it in reply.parts]
+            for part in parts:
+                self._answers.append(read_whole(part) if isinstance(part, FileSlice) else part)
             self._answers_bytes += count
         if self.session.is_over:
             self._is_busy = True
@@ -347,65 +378,106 @@ class FastConnection(asyncio.BufferedProtocol):
     def _on_sent(self) -> None:
         """A large answer was sent."""
         self._sending = None
-        self._on_answered()
+        self._advance()
 
     def _on_answered(self) -> None:
         """The answer for which the connection was busy is sent. Parse what was kept, soon."""
-        if self._kept or not self._is_reading or self._is_ended or self.session.is_over or self._server.is_stopping:
+        is_left = self._is_busy and (self._kept or not self._is_reading or self._is_ended)
+        if is_left or self.session.is_over or self._server.is_stopping:
             asyncio.get_running_loop().call_soon(self._go_on)
         else:
             self._is_busy = self._is_full
 
     # Waiting ----------------------------------------------------------------------------------------------------------
 
+    @property
+    def is_parked(self) -> bool:
+        """Whether a request waits for its answer."""
+        return bool(self._line)
+
+    @property
+    def _is_blocked(self) -> bool:
+        line = self._line
+        return bool(line) and (line[-1].is_blocking or len(line) >= _LINE_MAX)
+
+    def _take_or_line_up(self, reply: Reply) -> None:
+        if self._line:
+            self._line_up(_Place(reply))
+        else:
+            self._take(reply)
+
+    def _line_up(self, place: _Place) -> None:
+        self._line.append(place)
+        if place.is_blocking or len(self._line) >= _LINE_MAX:
+            self._is_busy = True
+
     def _park(self, deferred: Deferred, long: LongFrame | None = None) -> None:
         """Let a request wait for its answer."""
-        self._is_busy = self.is_parked = True
+        place = _Place(None, is_blocking=deferred.wait.is_blocking)
+        self._line_up(place)
 
         def complete(response: Response) -> None:
             if long is not None:
                 long.give_back()
             if deferred.wait.turn is None:
-                self._on_answer(deferred, response)
+                self._on_answer(place, deferred, response)
             else:
-                self._encode(deferred, response)
+                self._encode(place, deferred, response)
 
-        self._parked = self._server.park(deferred, complete, self._fail)
+        place.parked = self._server.park(deferred, complete, self._fail)
 
-    def _on_answer(self, deferred: Deferred, response: Response) -> None:
+    def _on_answer(self, place: _Place, deferred: Deferred, response: Response) -> None:
         """The wait is over. This is called while another request is answered, so it parses no frame."""
         try:
-            self._on_reply(deferred.reply(response))
+            self._on_reply(place, deferred.reply(response))
         except Exception as error:
             self._fail(error)
 
-    def _encode(self, deferred: Deferred, response: Response) -> None:
+    def _encode(self, place: _Place, deferred: Deferred, response: Response) -> None:
         """Encode the answer of a request in slices on a thread, because it is large. The loop serves other clients."""
 
         def on_encoded(encoded: asyncio.Future[Reply]) -> None:
             try:
-                self._on_reply(encoded.result())
+                self._on_reply(place, encoded.result())
             except Exception as error:
                 self._fail(error)
 
         asyncio.get_running_loop().run_in_executor(None, deferred.reply, response).add_done_callback(on_encoded)
 
-    def _on_reply(self, reply: Reply) -> None:
-        self.is_parked, self._parked = False, None
-        if self._is_closing:
-            return
+    def _on_reply(self, place: _Place, reply: Reply) -> None:
+        place.reply = reply
+        if not self._is_closing:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Send the answers at the head of the line that are ready. Answers that come together are sent together."""
         self.since_ms = monotonic_ms()
-        self._take(reply)
-        self._flush()
-        if self._sending is None:
+        line = self._line
+        while line and self._sending is None:
+            reply = line[0].reply
+            if reply is None:
+                break
+            line.popleft()
+            self._take(reply)
+        if not line or self._sending is not None:
+            self._flush()
+        elif not self._is_flush_due:
+            self._is_flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush_late)
+        if self._sending is None and not self._is_blocked:
             self._on_answered()
+
+    def _flush_late(self) -> None:
+        self._is_flush_due = False
+        if not self._is_closing:
+            self._flush()
 
     # Ending -----------------------------------------------------------------------------------------------------------
 
     @property
     def is_idle(self) -> bool:
         """Whether there is no request."""
-        return not (self._is_busy or self._kept or self._long is not None)
+        return not (self._is_busy or self._line or self._kept or self._long is not None)
 
     def close_if_idle(self) -> None:
         """Close, unless a request is being read or answered."""
