@@ -12,9 +12,9 @@ Chapter 07 replaces it by a faster one. Everything that connections share is her
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -51,6 +51,7 @@ class Limits:
     connections_max: int  # max.connections
     idle_ms_max: int  # connections.max.idle.ms
     connections_per_ip_max: int = 2**31 - 1  # max.connections.per.ip
+    per_ip_overrides: Mapping[str, int] = field(default_factory=dict)  # max.connections.per.ip.overrides
     login_ms_max: int = 10_000  # after this time, a caller that must log in and has not done so is disconnected
 
 
@@ -171,7 +172,7 @@ class Server:
         entry = self.places.enter(
             connection,
             total_max=limits.connections_max,
-            per_address_max=limits.connections_per_ip_max,
+            per_address_max=limits.per_ip_overrides.get(connection.address, limits.connections_per_ip_max),
             now_ms=monotonic_ms(),
         )
         if entry.leaving is not None:

@@ -133,11 +133,19 @@ class StreamConnection:
         reply = outcome if isinstance(outcome, Reply) else await self._deferred(outcome)
         self.since_ms = monotonic_ms()
         await self._send(reply.parts)
+        if self.session.pause_ms:
+            await self._pause()
         # If all requests and answers fit into buffers, the code above never yields to the event loop. So yield now and
         # then, and after each long request or answer.
         self.served_count += 1
         if self.served_count % _REQUESTS_IN_A_ROW == 0 or max(length, part_bytes(reply.parts)) > _SMALL_FRAME_BYTES:
             await asyncio.sleep(0)
+
+    async def _pause(self) -> None:
+        pause_ms, self.session.pause_ms = self.session.pause_ms, 0
+        # A connection that pauses is not idle.
+        self.since_ms = monotonic_ms() + pause_ms
+        await asyncio.sleep(pause_ms / 1000)
 
     async def _outcome(self, length: int) -> Reply | Deferred:
         """Read a frame and dispatch it. Its bytes count in the budget until its answer is ready or must wait."""

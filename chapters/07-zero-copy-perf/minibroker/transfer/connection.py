@@ -5,8 +5,8 @@
 
 A request that must wait is an entry in the table `Waiting`, not a task. Until its answer is sent, the connection parses
 no further frame, unless the wait does not block. The same holds while the client does not read its answers, while a
-large answer is sent, and while the budget has no room for a long request. What arrives meanwhile is kept, up to the
-size of the inbox. Then the connection stops reading.
+large answer is sent, while the budget has no room for a long request, and while a quota lets the client wait. What
+arrives meanwhile is kept, up to the size of the inbox. Then the connection stops reading.
 
 A Produce with acks=all does not block while its batches are copied by the followers. The requests after it are served,
 and their answers stand in line, because a client expects answers in the order of its requests. So the batches of many
@@ -23,6 +23,7 @@ turn.
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from struct import Struct as Packing
 from time import monotonic
 from typing import NamedTuple, cast
@@ -34,6 +35,7 @@ from minibroker.partitions.errors import Disconnect, Overload
 from minibroker.partitions.registry import Deferred, Reply, Session
 from minibroker.partitions.server import Connect, NewSession, Server, host_of, name_of
 from minibroker.partitions.waiting import Parked
+from minibroker.transfer.arrivals import Arrival, Arrivals
 from minibroker.transfer.buffers import INBOX_BYTES, Buffers, LongFrame
 from minibroker.transfer.sending import PIECE_BYTES, SMALL_BYTES, Maps, Sending, Transfer, read_whole
 from minibroker.wire.errors import MalformedMessage
@@ -59,11 +61,12 @@ class _Shared(NamedTuple):
     buffers: Buffers
     maps: Maps
     transfer: Transfer
+    arrivals: Arrivals | None
 
 
-def fast_connection(transfer: Transfer) -> Connect:
-    """Make the protocols of a server's connections."""
-    shared = _Shared(Buffers(), Maps(), transfer)
+def fast_connection(transfer: Transfer, arrivals: Arrivals | None = None) -> Connect:
+    """Make the protocols of a server's connections. `arrivals` limits how many come in a second."""
+    shared = _Shared(Buffers(), Maps(), transfer, arrivals)
     return lambda server, new_session: FastConnection(server, new_session, shared)
 
 
@@ -90,7 +93,7 @@ class FastConnection(asyncio.BufferedProtocol):
     def __init__(self, server: Server, new_session: NewSession, shared: _Shared) -> None:
         self._server = server
         self._new_session = new_session
-        self._buffers, self._maps, self._transfer = shared
+        self._buffers, self._maps, self._transfer, self._arrivals = shared
         self.trial = ""
         self.served_count = 0
         self.begun_ms = self.since_ms = monotonic_ms()
@@ -107,6 +110,8 @@ class FastConnection(asyncio.BufferedProtocol):
         self._answers_bytes = 0
         self._is_busy = False
         """Whether no frame may be parsed now."""
+        self._is_paused = False
+        """Whether no frame may be parsed for a while, because of a quota."""
         self._is_reading = True
         self._is_full = False
         """Whether the socket takes no more bytes."""
@@ -127,6 +132,14 @@ class FastConnection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=0)
         if not self._server.enter(self):
             self.abort()
+        elif self._arrivals is not None:
+            self._arrive(self._arrivals.judge(self.address, monotonic_ms()))
+
+    def _arrive(self, arrival: Arrival) -> None:
+        """Serve the client, now or later, or close the connection later."""
+        if arrival.delay_ms:
+            self.session.pause_ms = arrival.delay_ms
+            self._pause(self.abort if arrival.is_refused else self._on_pause_over)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Where the next bytes go: into the long frame, or into the inbox, after the bytes that were kept."""
@@ -159,7 +172,7 @@ class FastConnection(asyncio.BufferedProtocol):
         if self.is_parked or self._long is not None:
             self.abort()
         self._is_ended = True
-        return self._is_busy
+        return self._is_busy and not (self._is_paused and not self._kept and self._sending is None)
 
     def pause_writing(self) -> None:
         """The socket takes no more bytes."""
@@ -234,7 +247,7 @@ class FastConnection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """Parse again. This is called when the reason for which the connection was busy is gone."""
-        if self._is_closing or self._is_full or self._is_blocked or self._sending is not None:
+        if self._is_closing or self._is_full or self._is_paused or self._is_blocked or self._sending is not None:
             return
         if self._server.is_stopping or self.session.is_over:
             if not self._line:
@@ -346,6 +359,8 @@ class FastConnection(asyncio.BufferedProtocol):
             self._answers_bytes += count
         if self.session.is_over:
             self._is_busy = True
+        if self.session.pause_ms:
+            self._pause(self._on_pause_over)
 
     def _send_in_pieces(self, parts: list[Part]) -> None:
         self._is_busy = True
@@ -386,7 +401,7 @@ class FastConnection(asyncio.BufferedProtocol):
         if is_left or self.session.is_over or self._server.is_stopping:
             asyncio.get_running_loop().call_soon(self._go_on)
         else:
-            self._is_busy = self._is_full
+            self._is_busy = self._is_full or self._is_paused
 
     # Waiting ----------------------------------------------------------------------------------------------------------
 
@@ -472,6 +487,20 @@ class FastConnection(asyncio.BufferedProtocol):
         if not self._is_closing:
             self._flush()
 
+    # Pausing ----------------------------------------------------------------------------------------------------------
+
+    def _pause(self, on_over: Callable[[], None]) -> None:
+        """Parse nothing for the time that a quota has set."""
+        pause_ms, self.session.pause_ms = self.session.pause_ms, 0
+        self._is_busy = self._is_paused = True
+        # A connection that pauses is not idle.
+        self.since_ms = monotonic_ms() + pause_ms
+        asyncio.get_running_loop().call_later(pause_ms / 1000, on_over)
+
+    def _on_pause_over(self) -> None:
+        self._is_paused = False
+        self._go_on()
+
     # Ending -----------------------------------------------------------------------------------------------------------
 
     @property
@@ -481,7 +510,7 @@ class FastConnection(asyncio.BufferedProtocol):
 
     def close_if_idle(self) -> None:
         """Close, unless a request is being read or answered."""
-        if self.is_idle:
+        if self.is_idle or (self._is_paused and self._sending is None):
             self._close()
 
     def abort(self) -> None:
