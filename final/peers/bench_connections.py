@@ -4,6 +4,7 @@ from bench.bench_requests import TOPIC, framed, produce
 from bench.wires import Crowd, Wire, decoded, no_errors
 
 from minibroker.bench import KIB, MB, Benchmark, Case, Context, Fact, scaled
+from minibroker.bench.failover import await_ack
 from minibroker.bench.plot import OURS
 from minibroker.clients.admin import NewTopic, create_topics
 from minibroker.clients.blocking import Client
@@ -42,6 +43,7 @@ class Connected:
         self._count = scaled(full=CONNECTIONS, quick=60)
         with Client(peer.bootstrap) as client:
             create_topics(client, [NewTopic(TOPIC, 1)])
+            await_ack(client, TOPIC, 0)
         # The first requests load code and grow buffers; that is no cost of a connection.
         self._crowd.connect(peer.bootstrap, ACTIVE)
         self._all_produce(100)

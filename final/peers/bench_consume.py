@@ -2,18 +2,22 @@
 
 from minibroker.bench import Bar, Benchmark, Case, Context, children, kafka, limits, scaled
 from minibroker.bench.plot import OURS
-from peers.load import Load
+from peers.load import Load, Rounds
 from peers.stage import Peer, Work, one_node
 
 WAYS = ("copy", "sendfile", "mmap")
-READING = ("consumer.enable.auto.commit=false", "consumer.fetch.queue.backoff.ms=1")
+READING = (
+    "consumer.enable.auto.commit=false",
+    "consumer.fetch.queue.backoff.ms=1",
+    "consumer.fetch.wait.max.ms=10",
+)
 WRITING = ("acks=1", "queue.buffering.max.messages=1000000")
 
 
 def benchmark(context: Context) -> Benchmark:
     peers, note = one_node(context)
     others = [of_way(context, way) for way in WAYS]
-    work = Work(scaled(full=300_000, quick=2_000), 1000)
+    work = Work(scaled(full=500_000, quick=2_000), 1000)
     made = [Reading(context, peer, work) for peer in (*peers, *others)]
     cases = [it.case(temperature) for temperature in ("warm", "cold") for it in made]
     return Benchmark(
@@ -49,15 +53,17 @@ class Reading:
 
     def case(self, temperature: str) -> Case:
         """Read the whole topic."""
+        rounds = Rounds()
         return Case(
             f"{temperature}, {self._peer.name}",
-            lambda: self._load.run("consume", self._topic, 1, self._work.records),
+            lambda: rounds.reports.append(self._load.run("consume", self._topic, 1, self._work.records)),
             bytes_count=self._work.records * self._work.bytes,
             operations_count=self._work.records,
             series=OURS if self._peer.name.startswith(OURS) else self._peer.name,
             group=f"{temperature} cache",
             before=self._forget if temperature == "cold" else None,
             cpu_s=self._peer.cpu_s,
+            wall_s=rounds.last_s,
         )
 
     def _forget(self) -> None:

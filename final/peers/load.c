@@ -6,7 +6,7 @@
  *
  *     produce TOPIC PARTITIONS RECORDS BYTES RATE WINDOW     RATE in records/s, 0: as fast as it goes;
  *                                                            WINDOW: records under way at most, 0: no limit
- *     consume TOPIC PARTITIONS RECORDS                       from the start, without a group
+ *     consume TOPIC PARTITIONS RECORDS                       from the start, without a group; timed from the first record
  *     join TOPIC GROUPS RECORDS                              groups of one consumer, each of which will read RECORDS
  *     flow TOPIC PARTITIONS RECORDS BYTES RATE               produce at a rate while each group reads all of it
  *     leave                                                  the consumers leave their groups
@@ -42,7 +42,6 @@ typedef struct {
 
 enum { PRODUCER = 0, CONSUMER = 1 };
 enum { COPIED = 0x2, BLOCKING = 0x4 };
-#define FROM_START (-2)
 
 rd_kafka_conf_t *rd_kafka_conf_new(void);
 int rd_kafka_conf_set(rd_kafka_conf_t *, const char *, const char *, char *, size_t);
@@ -247,7 +246,7 @@ enum { CHUNK = 10000, TIMED_CHUNK = 100, SILENCE_MS = 30000 };
 typedef struct {
     pthread_t thread;
     rd_kafka_t *client;
-    int64_t records; /* how many it reads */
+    int64_t records, first_us; /* how many it reads, and when the first came */
     Latencies read;
 } Reader;
 
@@ -259,6 +258,7 @@ static void read_all(Reader *it, int is_timed) {
     for (int64_t left = it->records; left > 0;) {
         ssize_t count = rd_kafka_consume_batch_queue(queue, SILENCE_MS, chunk, left < most ? left : most);
         if (count <= 0) fail("consume", "nothing came for 30 s");
+        if (!it->first_us) it->first_us = now_us();
         int64_t at_us = is_timed ? now_us() : 0, due_us;
         for (ssize_t i = 0; i < count; i++) {
             if (chunk[i]->err) fail("consume", rd_kafka_err2str(chunk[i]->err));
@@ -273,24 +273,29 @@ static void read_all(Reader *it, int is_timed) {
     rd_kafka_queue_destroy(queue);
 }
 
+/* The client without a group, which stays connected between two commands. */
+static rd_kafka_t *loner;
+
 static void consume(const char *arguments) {
     Work work;
     if (sscanf(arguments, "%249s %d %ld", work.topic, &work.partitions, &work.records) != 3) fail("consume", arguments);
-    int64_t used_us = cpu_us(), begun_us = now_us();
-    Reader reader = {.client = new_client(CONSUMER, with("group.id", "unused")), .records = work.records};
-    rd_kafka_poll_set_consumer(reader.client);
+    int64_t used_us = cpu_us();
+    if (!loner) {
+        loner = new_client(CONSUMER, with("group.id", "unused"));
+        rd_kafka_poll_set_consumer(loner);
+    }
+    Reader reader = {.client = loner, .records = work.records};
     rd_kafka_topic_partition_list_t *all = rd_kafka_topic_partition_list_new(work.partitions);
     for (int i = 0; i < work.partitions; i++) {
         rd_kafka_topic_partition_list_add(all, work.topic, i);
-        rd_kafka_topic_partition_list_set_offset(all, work.topic, i, FROM_START);
+        rd_kafka_topic_partition_list_set_offset(all, work.topic, i, 0);
     }
-    if (rd_kafka_assign(reader.client, all)) fail("consume", "assign");
+    if (rd_kafka_assign(loner, all)) fail("consume", "assign");
     read_all(&reader, 0);
-    int64_t took_us = now_us() - begun_us;
+    int64_t took_us = now_us() - reader.first_us;
     printf("wall_us=%ld cpu_us=%ld records=%ld", (long)took_us, (long)(cpu_us() - used_us), (long)work.records);
     rd_kafka_topic_partition_list_destroy(all);
-    rd_kafka_consumer_close(reader.client);
-    rd_kafka_destroy(reader.client);
+    rd_kafka_assign(loner, NULL);
 }
 
 /* A flow: a producer at a rate, and groups that read */

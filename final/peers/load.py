@@ -85,6 +85,10 @@ class Rounds:
         self.reports: list[Report] = []
         self.warmups = 1
 
+    def last_s(self) -> float:
+        """The seconds that the client has measured in the last round."""
+        return self.reports[-1]["wall_us"] / 1e6
+
     def values(self, name: str) -> list[float]:
         """One figure of every measured round."""
         return [float(it[name]) for it in self.reports[self.warmups :] or self.reports]

@@ -154,6 +154,7 @@ def case(context: Context, peer: Peer, work: Work, *settings: str, name: str = "
         before=begin,
         after=check,
         cpu_s=peer.cpu_s,
+        wall_s=rounds.last_s,
         **more,
     )
     return made, rounds
