@@ -87,7 +87,7 @@ def test_rounds_leave_out_the_warm_up() -> None:
 
 def test_the_table_on_the_site_is_that_of_its_documents() -> None:
     text = (ROOT / "docs/peers.md").read_text(encoding="utf-8")
-    assert text == page.with_table(text, page.table_of(ROOT / "docs/peers"))
+    assert text == page.with_figures(text, ROOT / "docs/peers")
     for document in page.documents(ROOT / "docs/peers"):
         assert f"`{document['name']}`" in text, "the page says what each row does"
 
@@ -100,6 +100,6 @@ def test_a_bar_becomes_a_row_with_its_bound_and_its_verdict(tmp_path: Path) -> N
     document = {"name": "three", "bars": [bar | {"met": True}], "facts": [fact, unbounded]}
     (tmp_path / "three.json").write_text(json.dumps(document))
     assert page.table_of(tmp_path) == [
-        ["three", "ours: speed ratio", "0.900", "0.800–1.00", "≥ 0.8", "met"],
+        ["three", "ours: speed ratio (beside mock)", "0.900", "0.800–1.00", "≥ 0.8", "met"],
         ["three", "p99: ms", "12.0", "", "≤ 10", "**missed**"],
     ]

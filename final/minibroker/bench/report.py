@@ -192,6 +192,7 @@ def outcome_document(outcome: Outcome) -> dict[str, object]:
     return {
         "name": outcome.name,
         "title": outcome.benchmark.title,
+        "about": outcome.benchmark.note,
         "note": QUICK_NOTE if outcome.quick else "",
         "quick": outcome.quick,
         "environment": environment(),
