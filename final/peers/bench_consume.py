@@ -1,9 +1,9 @@
 """Consume 1 KB records from the start: from the page cache with each way to send them, and from the disk."""
 
-from minibroker.bench import Bar, Benchmark, Case, Context, children, kafka, limits, scaled
+from minibroker.bench import Bar, Benchmark, Case, Context, kafka, limits, scaled
 from minibroker.bench.plot import OURS
 from peers.load import Load, Rounds
-from peers.stage import Peer, Work, one_node
+from peers.stage import Peer, Work, one_node, our_node
 
 WAYS = ("copy", "sendfile", "mmap")
 READING = (
@@ -16,7 +16,7 @@ WRITING = ("acks=1", "queue.buffering.max.messages=1000000")
 
 def benchmark(context: Context) -> Benchmark:
     peers, note = one_node(context)
-    others = [of_way(context, way) for way in WAYS]
+    others = [our_node(context, f"minibroker.fetch.transfer={way}", name=f"{OURS}, {way}") for way in WAYS]
     work = Work(scaled(full=500_000, quick=2_000), 1000)
     made = [Reading(context, peer, work) for peer in (*peers, *others)]
     cases = [it.case(temperature) for temperature in ("warm", "cold") for it in made]
@@ -33,12 +33,6 @@ def benchmark(context: Context) -> Benchmark:
         note="Warm is from the page cache, cold from the disk. An operation is a record; CPU is the broker's. "
         f"One partition; client: {', '.join(READING)}. {note}",
     )
-
-
-def of_way(context: Context, way: str) -> Peer:
-    """A node of ours that sends in this way."""
-    node = children.serve(context, f"minibroker.fetch.transfer={way}", name=f"data-{way}")
-    return Peer(context, f"{OURS}, {way}", node.address, [node])
 
 
 class Reading:

@@ -89,9 +89,13 @@ class Peer:
 
 def one_node(context: Context, *settings: str) -> tuple[list[Peer], str]:
     """Our node, and one of Apache Kafka if it is at hand; and a sentence about their settings."""
-    node = children.serve(context, *settings)
-    ours = Peer(context, OURS, node.address, [node])
-    return _beside(context, ours, settings, size=1)
+    return _beside(context, our_node(context, *settings), settings, size=1)
+
+
+def our_node(context: Context, *settings: str, name: str = OURS) -> Peer:
+    """A node of ours."""
+    node = children.serve(context, *settings, name=f"data of {name}")
+    return Peer(context, name, node.address, [node])
 
 
 def three_nodes(context: Context) -> tuple[list[Peer], str]:
