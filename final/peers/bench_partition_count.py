@@ -1,13 +1,11 @@
 """The cost of a Produce to one partition, on a node that holds 1 to 1,000 partitions."""
 
-from bench.bench_requests import check, framed
+from bench.bench_requests import check, framed, produce
 from bench.exchange import Exchange
 
 from minibroker.bench import Bar, Benchmark, Case, Context, children, scaled
 from minibroker.clients.admin import NewTopic, create_topics
 from minibroker.clients.blocking import Client
-from minibroker.log.batch import BatchBuilder
-from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 TOPIC = "spread"
 COUNTS = (1, 10, 100, 1_000)
@@ -37,7 +35,7 @@ def case_of(context: Context, count: int, *, limit: str) -> Case:
     with Client(node.address) as client:
         create_topics(client, [NewTopic(TOPIC, count)])
     exchange = Exchange(context, node.host, node.port)
-    requests = [produce_to(partition) for partition in range(count)]
+    requests = [produce(TOPIC, partition) for partition in range(count)]
     frames = [framed(it) for it in requests]
     # Every partition has been written once, so that its files are open.
     answers = [exchange.ask(it) for it in frames]
@@ -50,10 +48,3 @@ def case_of(context: Context, count: int, *, limit: str) -> Case:
         limit=limit,
         cpu_s=node.cpu_s,
     )
-
-
-def produce_to(partition: int) -> ProduceRequest:
-    builder = BatchBuilder()
-    builder.append(timestamp=1_700_000_000_000, key=None, value=b"x" * 100)
-    data = PartitionProduceData(index=partition, records=builder.build())
-    return ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])])

@@ -15,6 +15,8 @@ FLOOD = {
         "delivery.report.only.error=true",
     ),
 }
+ACKS_P99_MS_MAX = {"0": 1, "1": 5, "all": 15}
+"""The latencies that the course's sources name for one record."""
 STEADY_RATE = 20_000
 STEADY_S = 10
 OF_KAFKA_MIN = {"acks=all": 3.5, "idempotent": 3.0}
@@ -33,6 +35,31 @@ def benchmark_one(context: Context) -> Benchmark:
         columns=["cpu_us_per_op"],
         facts=[*percentiles(rounds), *ratio_facts("p50", rounds, at_most=0.9)],
         note=f"CPU is that of all nodes. One partition; client: {', '.join(ONE)}. {note}",
+    )
+
+
+def benchmark_acks(context: Context) -> Benchmark:
+    peers, note = three_nodes(context)
+    work = Work(scaled(full=2_000, quick=32), 100, window=1)
+    groups: dict[str, dict[str, Rounds]] = {}
+    cases: list[Case] = []
+    for acks in ACKS_P99_MS_MAX:
+        settings = (f"acks={acks}", *ONE[1:])
+        made = {it.name: case(context, it, work, *settings, name=f"acks={acks}, {it.name}") for it in peers}
+        cases += [each for each, _rounds in made.values()]
+        groups[f"acks={acks}"] = {name: rounds for name, (_case, rounds) in made.items()}
+    return Benchmark(
+        "One record of 100 B a request, three nodes, by acks",
+        cases,
+        metric="cpu_us_per_op",
+        columns=["cpu_us_per_op"],
+        figure=lambda _results: latency_chart("Latency by acks, three nodes, one record at a time", groups),
+        facts=[
+            Fact(f"{it.name}, acks={acks}", it.unit, it.find, at_most=it.at_most)
+            for acks, most in ACKS_P99_MS_MAX.items()
+            for it in percentiles(groups[f"acks={acks}"], p99_ms_max=most)
+        ],
+        note=f"CPU is that of all nodes. One partition; client: {', '.join(ONE[1:])}. {note}",
     )
 
 
