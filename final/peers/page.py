@@ -18,7 +18,7 @@ from minibroker.bench.report import Table
 from minibroker.bench.units import number_text, tick_text
 
 REGION = "<!-- {}: begin -->", "<!-- {}: end -->"
-ORDER = ("produce", "latency", "consume", "three", "sustained", "recovery", "connections", "partition-count")
+ORDER = ("produce", "latency", "consume", "three", "sustained", "recovery", "connections", "partition")
 COLUMNS = ("row", "figure", "measured", "quartiles", "bar", "verdict")
 SHOWN = ("mb_per_s", "ops_per_s", "cpu_s_per_gb", "cpu_us_per_op")
 
