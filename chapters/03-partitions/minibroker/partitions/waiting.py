@@ -69,7 +69,7 @@ class Wait(Generic[A]):
             answer = self.attempt()
             return None if answer is None else finish(answer)
 
-        return Wait(self.keys, self.timeout_ms, attempt, lambda: finish(self.expire()))
+        return Wait(self.keys, self.timeout_ms, attempt, lambda: finish(self.expire()), self.is_blocking)
 
 
 def _raise(error: Exception) -> None:

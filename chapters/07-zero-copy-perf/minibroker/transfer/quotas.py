@@ -13,6 +13,7 @@ request for that time. So a client that ignores the time is slowed down as well,
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, TypeVar
 
