@@ -1,8 +1,8 @@
 # Every target works from any folder (make -C …, make -f …) and installs what it needs; see `make help`.
 ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 VENV ?= .venv
-# What `make test`, the benchmarks and the site need on top of the broker itself.
-EXTRAS ?= dev,docs,spark
+# What `make test`, the benchmarks and the site need on top of the broker itself; `fast` is the event loop of chapter 07.
+EXTRAS ?= dev,docs,fast,spark
 # More arguments for pytest: make chapter-01 ARGS=--mine
 ARGS ?=
 # How many seeds `make simulate` runs, and in which worlds.

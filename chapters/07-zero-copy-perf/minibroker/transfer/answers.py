@@ -77,7 +77,7 @@ class Answers:
         if isinstance(outcome, Deferred):
             self._park(outcome, frame if is_held else None)
         elif self._line:
-            self._line.append(Place(outcome))
+            self._line.add(outcome)
         else:
             self._take(outcome)
         if frame is not None and not is_held:
@@ -107,8 +107,7 @@ class Answers:
 
     def _park(self, deferred: Deferred, frame: LongFrame | None) -> None:
         """Let a request wait for its answer. `frame` is used until then."""
-        place = Place(None, is_blocking=deferred.wait.is_blocking)
-        self._line.append(place)
+        place = self._line.add(None, is_blocking=deferred.wait.is_blocking)
 
         def complete(response: Response) -> None:
             if frame is not None:
@@ -146,7 +145,7 @@ class Answers:
     def _advance(self) -> None:
         """Send the answers at the head of the line that are ready. Answers that come together are sent together."""
         outbox, line = self._outbox, self._line
-        while outbox.sending is None and (reply := line.next_ready()) is not None:
+        while outbox.sending is None and (reply := line.take()) is not None:
             self._take(reply)
         if not line or outbox.sending is not None:
             outbox.flush()
@@ -163,7 +162,7 @@ class Answers:
     def end(self) -> None:
         """The connection is closed, so no more answers are sent, and requests that wait are forgotten."""
         self._is_over = True
-        for parked in self._line.parked():
+        for parked in self._line.waits():
             self._server.forget(parked)
         self._line = Line()
         self._outbox.stop()

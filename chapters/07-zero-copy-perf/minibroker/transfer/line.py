@@ -1,8 +1,7 @@
-"""The line of answers of a connection. A pure module.
+"""The line of a connection's answers, in the order of their requests. A pure module.
 
-A Produce with acks=all does not block while its batches are copied by the followers. The requests after it are served,
-and their answers stand in line, because a client expects answers in the order of its requests. So the batches of many
-requests are copied together:
+A client expects the answers in the order of its requests. If a request waits and does not block, the requests after it
+are served meanwhile. Their answers stand in line after it, even those that are ready.
 
     Produce 1 ──▶ appended, waits        line: 1
     Produce 2 ──▶ appended, waits        line: 1, 2          one fetch of a follower copies both
@@ -17,34 +16,52 @@ from minibroker.partitions.waiting import Parked
 from minibroker.wire.schema import Response
 
 LINE_MAX = 32
-"""How many answers of a connection may stand in line."""
+"""How many answers of a connection may stand in line. The next request waits until there is room."""
 
 
 class Place:
-    """A place in the line of answers."""
+    """A place in the line."""
 
     __slots__ = ("is_blocking", "parked", "reply")
 
-    def __init__(self, reply: Reply | None, *, is_blocking: bool = False) -> None:
+    def __init__(self, reply: Reply | None, *, is_blocking: bool) -> None:
         self.reply = reply
         """The answer, or None as long as it must wait."""
         self.is_blocking = is_blocking
-        """Whether no request may be served before this answer is sent."""
         self.parked: Parked[Response] | None = None
+        """The wait for the answer."""
 
 
-class Line(deque[Place]):
-    """The answers that must wait, and the answers after them, in the order of their requests."""
+class Line:
+    """The answers of a connection that wait, and those after them."""
+
+    __slots__ = ("_places",)
+
+    def __init__(self) -> None:
+        self._places: deque[Place] = deque()
+
+    def __len__(self) -> int:
+        return len(self._places)
 
     @property
     def is_blocked(self) -> bool:
-        """Whether no further request may be served: the last one blocks, or the line is full."""
-        return bool(self) and (self[-1].is_blocking or len(self) >= LINE_MAX)
+        """Whether no further request may be served now. A request that blocks is the last one."""
+        places = self._places
+        return bool(places) and (places[-1].is_blocking or len(places) >= LINE_MAX)
 
-    def next_ready(self) -> Reply | None:
-        """Take the first answer out of the line. None if the first one must wait, or if the line is empty."""
-        return self.popleft().reply if self and self[0].reply is not None else None
+    def add(self, reply: Reply | None, *, is_blocking: bool = False) -> Place:
+        """Add an answer, or a place for one that must wait, at the end."""
+        place = Place(reply, is_blocking=is_blocking)
+        self._places.append(place)
+        return place
 
-    def parked(self) -> Iterator[Parked[Response]]:
-        """The requests that wait."""
-        return (place.parked for place in self if place.parked is not None)
+    def take(self) -> Reply | None:
+        """Take the answer at the head out of the line, if it is ready."""
+        reply = self._places[0].reply if self._places else None
+        if reply is not None:
+            self._places.popleft()
+        return reply
+
+    def waits(self) -> Iterator[Parked[Response]]:
+        """The waits of all answers that are not ready."""
+        return (it.parked for it in self._places if it.parked is not None)
