@@ -313,6 +313,8 @@ def test_requests_that_came_before_the_end_of_the_stream_are_answered() -> None:
         await wire.give(produced(1) + produced(2))
         assert wire.connection.eof_received()
         wire.connection.resume_writing()
+        for _ in range(_BREAKS_MAX):
+            await asyncio.sleep(0)
         assert wire.socket.correlation_ids() == [1, 2]
         assert wire.socket.is_closed
 
