@@ -11,6 +11,7 @@ from bench.bench_requests import VALUE, framed
 from bench.exchange import Exchange
 
 from minibroker.bench import Bar, Benchmark, Case, Context, children, scaled
+from minibroker.bench.watching import until
 from minibroker.clients.admin import NewTopic, create_topics
 from minibroker.clients.blocking import Client
 from minibroker.log.batch import BatchBuilder
@@ -38,6 +39,7 @@ def benchmark(context: Context) -> Benchmark:
         exchange.ask(framed(produce(topic)))
         times = scaled(full=max(20_000 // size, 200), quick=20)
         full = framed(fetch(topic, range(size), epoch=FINAL_EPOCH))
+        until(lambda full=full: not errors(exchange.ask(full)), f"{topic} has all its leaders", seconds=30)
         answer_bytes = len(exchange.ask(full))
         cases.append(
             Case(
@@ -112,6 +114,10 @@ def produce(topic: str) -> ProduceRequest:
     builder.append(timestamp=1_700_000_000_000, key=None, value=VALUE)
     data = PartitionProduceData(index=0, records=builder.build())
     return ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=[data])])
+
+
+def errors(received: bytes) -> list[int]:
+    return [it.error_code for topic in decoded(received).responses for it in topic.partitions if it.error_code]
 
 
 def decoded(received: bytes) -> FetchResponse:

@@ -236,6 +236,19 @@ def test_many_due_partitions_are_answered_over_several_requests() -> None:
     assert client.offsets["wide", 1199] == 1
 
 
+def test_many_partitions_in_error_do_not_keep_others_from_their_turn() -> None:
+    broker = SessionBroker()
+    broker.create("orders")
+    client = SessionClient(broker, version=BY_NAME)
+    client.assign(("orders", 0))
+    client.fetch()
+    client.assign(*(("missing", index) for index in range(600)))
+    broker.produce("orders", batch(b"x"))
+    for _ in range(3):
+        client.fetch()
+    assert client.offsets["orders", 0] == 1
+
+
 def test_no_record_is_missed_whatever_the_order_of_events() -> None:
     for seed in range(30):
         with case(f"seed {seed}"):
