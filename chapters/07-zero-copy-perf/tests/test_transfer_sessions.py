@@ -7,6 +7,7 @@ from cases import case
 from partitions_broker import batch
 from transfer_sessions import BY_ID, BY_NAME, SessionBroker, SessionClient
 
+from minibroker.partitions.waiting import Turn
 from minibroker.transfer.session_cache import EVICTION_MS, SessionCache
 from minibroker.transfer.sessions import FetchSession, next_epoch
 from minibroker.wire.codes import ErrorCode
@@ -222,7 +223,7 @@ def test_many_due_partitions_are_answered_over_several_requests() -> None:
     client.assign(*names)
     client.session_id, client.epoch = 0, 0
     responses = client.wait(max_wait_ms=0)
-    turn = next(key for key in broker.waiting._by_key if type(key).__name__ == "Turn")
+    (turn,) = (key for key in broker.waiting._by_key if isinstance(key, Turn))
     while not responses:
         turn.is_due = True
         broker.waiting.wake(turn)
