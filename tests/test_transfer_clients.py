@@ -4,7 +4,6 @@ No stock client in Python can set quotas, so these requests are built by hand. `
 own tool.
 """
 
-import struct
 import time
 from contextlib import closing
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from brokers import Broker, StartBroker, eventually, unique
 from cases import case
-from clients_raw import Connection, array, header, i8, string
+from clients_raw import ANYONE, DESCRIBE_CLIENT_QUOTAS, Connection, array, header, i8, set_quota
 from clients_stock import (
     READ_S_MAX,
     Message,
@@ -36,8 +35,6 @@ from kafka.errors import ThrottlingQuotaExceededError
 
 pytest_plugins = ["clients_fixtures"]
 
-DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
-ANYONE = (("user", "ANONYMOUS"),)
 PARTITIONS = 60
 # Rates are measured over two samples of a second, so that a test need not wait for ten seconds.
 QUICK_QUOTAS = ("quota.window.num=2", "controller.quota.window.num=2")
@@ -45,19 +42,6 @@ WINDOW_S = 2
 RATE = 250_000
 RECORD_BYTES = 10_000
 RECORDS = 70
-
-
-# Requests by hand
-
-
-def set_quota(broker: Broker, entity: tuple[tuple[str, str | None], ...], **values: float | None) -> None:
-    """Set quotas, or remove those that are None. The quotas hold when this returns."""
-    names = array(string(type_) + string(name) for type_, name in entity)
-    ops = array(string(key) + struct.pack(">d", value or 0.0) + i8(value is None) for key, value in values.items())
-    with Connection(broker) as connection:
-        answer = connection.ask(header(ALTER_CLIENT_QUOTAS, 0) + array([names + ops]) + i8(0))
-    _throttle_ms, _count, code = answer.take("i"), answer.take("i"), answer.take("h")
-    assert code == 0, answer.string()
 
 
 def quota_count(broker: Broker) -> int:

@@ -17,9 +17,9 @@ table. In chapter 07, a fetch session watches its partitions.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -66,7 +66,8 @@ class Wait(Generic[A]):
             answer = self.attempt()
             return None if answer is None else finish(answer)
 
-        return Wait(self.keys, self.timeout_ms, attempt, lambda: finish(self.expire()))
+        changed: Any = replace(self, attempt=attempt, expire=lambda: finish(self.expire()))  # type: ignore[arg-type]
+        return changed  # type: ignore[no-any-return]
 
 
 def _raise(error: Exception) -> None:

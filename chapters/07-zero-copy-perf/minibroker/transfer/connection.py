@@ -14,7 +14,6 @@ turn.
 
 import asyncio
 import logging
-from collections.abc import Callable
 from struct import Struct as Packing
 from time import monotonic
 from typing import NamedTuple, cast
@@ -88,6 +87,7 @@ class FastConnection(asyncio.BufferedProtocol):
         """Whether no frame may be parsed now."""
         self._is_paused = False
         """Whether no frame may be parsed for a while, because of a quota."""
+        self._pause_end_ms = 0
         self._is_reading = True
         self._is_full = False
         """Whether the socket takes no more bytes."""
@@ -115,7 +115,9 @@ class FastConnection(asyncio.BufferedProtocol):
         """Serve the client, now or later, or close the connection later."""
         if arrival.delay_ms:
             self.session.pause_ms = arrival.delay_ms
-            self._pause(self.abort if arrival.is_refused else self._on_pause_over)
+            self._pause()
+            if arrival.is_refused:
+                asyncio.get_running_loop().call_later(arrival.delay_ms / 1000, self.abort)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Where the next bytes go: into the long frame, or into the inbox, after the bytes that were kept."""
@@ -329,7 +331,7 @@ class FastConnection(asyncio.BufferedProtocol):
         if self.session.is_over:
             self._is_busy = True
         if self.session.pause_ms:
-            self._pause(self._on_pause_over)
+            self._pause()
 
     def _send_in_pieces(self, parts: list[Part]) -> None:
         self._is_busy = True
@@ -417,15 +419,21 @@ class FastConnection(asyncio.BufferedProtocol):
 
     # Pausing ----------------------------------------------------------------------------------------------------------
 
-    def _pause(self, on_over: Callable[[], None]) -> None:
-        """Parse nothing for the time that a quota has set."""
+    def _pause(self) -> None:
+        """Parse nothing for the time that a quota has set. Another answer may make the pause longer."""
         pause_ms, self.session.pause_ms = self.session.pause_ms, 0
-        self._is_busy = self._is_paused = True
+        self._pause_end_ms = max(self._pause_end_ms, monotonic_ms() + pause_ms)
         # A connection that pauses is not idle.
-        self.since_ms = monotonic_ms() + pause_ms
-        asyncio.get_running_loop().call_later(pause_ms / 1000, on_over)
+        self.since_ms = self._pause_end_ms
+        if not self._is_paused:
+            self._is_busy = self._is_paused = True
+            self._resume_later()
 
-    def _on_pause_over(self) -> None:
+    def _resume_later(self) -> None:
+        left_ms = self._pause_end_ms - monotonic_ms()
+        if left_ms > 0:
+            asyncio.get_running_loop().call_later(left_ms / 1000, self._resume_later)
+            return
         self._is_paused = False
         self._go_on()
 

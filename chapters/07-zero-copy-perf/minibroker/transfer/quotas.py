@@ -13,6 +13,7 @@ request for that time. So a client that ignores the time is slowed down as well,
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -141,7 +142,7 @@ class _Metered:
             self._count_time(begin)
             return response
 
-        return Wait(wait.keys, wait.timeout_ms, attempt, wait.expire)
+        return replace(wait, attempt=attempt)
 
     def _count_time(self, begin: float) -> None:
         limited = self._allowance.request
