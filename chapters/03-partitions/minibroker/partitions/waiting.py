@@ -66,8 +66,8 @@ class Wait(Generic[A]):
             answer = self.attempt()
             return None if answer is None else finish(answer)
 
-        changed: Any = replace(self, attempt=attempt, expire=lambda: finish(self.expire()))  # type: ignore[arg-type]
-        return changed  # type: ignore[no-any-return]
+        wait: Wait[Any] = self
+        return replace(wait, attempt=attempt, expire=lambda: finish(self.expire()))
 
 
 def _raise(error: Exception) -> None:
