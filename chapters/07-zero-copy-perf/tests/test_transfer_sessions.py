@@ -7,6 +7,7 @@ from cases import case
 from partitions_broker import batch
 from transfer_sessions import BY_ID, BY_NAME, SessionBroker, SessionClient
 
+from minibroker.partitions.partition import SoleReplica
 from minibroker.partitions.waiting import Turn
 from minibroker.transfer.session_cache import EVICTION_MS, SessionCache
 from minibroker.transfer.sessions import FetchSession, next_epoch
@@ -284,6 +285,24 @@ def _play(random: Random) -> None:
     for _ in range(200):
         client.fetch(max_bytes=100)
     assert client.offsets == {it: broker.end(*it) for it in names}
+
+
+def test_a_followers_fetch_reaches_every_partition_and_its_answer_has_only_news(
+    broker: SessionBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader measures by a follower's fetches how far the follower is, so none may be left out."""
+    monkeypatch.setattr(SoleReplica, "check_follower", lambda _self, _reader: None)
+    follower = SessionClient(broker, follower_id=2)
+    follower.assign(*PARTITIONS)
+    assert set(follower.fetch()) == set(PARTITIONS)
+    for index in (3, 8):
+        broker.reads = 0
+        assert follower.fetch() == {}
+        assert broker.reads == len(PARTITIONS)
+        responses = follower.wait()
+        broker.produce("orders", batch(b"x"), partition=index)
+        assert set(follower.take(responses[0])) == {("orders", index)}
+    assert broker.sessions.cache.get(follower.session_id).is_privileged  # type: ignore[union-attr]
 
 
 # The cache ------------------------------------------------------------------------------------------------------------
