@@ -114,7 +114,16 @@ def test_a_session_without_partitions_is_over(broker: SessionBroker) -> None:
     client.forget(*PARTITIONS)
     response = broker.ask(client.request(), client.version)
     assert (response.error_code, response.session_id, response.responses) == (0, 0, [])
-    assert len(broker.sessions.cache) == 0
+    assert len(broker.sessions.cache) == len(broker.waiting._watchers) == 0
+
+
+def test_a_request_that_waits_in_a_session_that_is_evicted_is_answered(broker: SessionBroker) -> None:
+    client = in_session(broker)
+    responses = client.wait()
+    broker.sessions.cache.remove(client.session_id)
+    broker.waiting.settle()
+    assert responses[0].responses == []
+    assert len(broker.waiting._watchers) == 0
 
 
 def test_an_error_is_repeated_until_it_is_over(broker: SessionBroker) -> None:
@@ -360,6 +369,29 @@ def test_a_larger_session_takes_the_place_of_an_old_smaller_one() -> None:
     assert it.begin(4, later_ms)
     assert it.closed == [ids[1]]
     assert it.cache.evictions == 1
+
+
+def test_all_sessions_together_have_a_bounded_number_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minibroker.transfer.session_cache.PARTITIONS_MAX", 12)
+    broker = SessionBroker()
+    broker.create("orders", 10)
+    first, second = SessionClient(broker), SessionClient(broker)
+    for client, count in ((first, 10), (second, 2)):
+        client.assign(*PARTITIONS[:count])
+        assert len(client.fetch()) == count
+        assert client.session_id
+    # A session that grows too large is answered, and ends.
+    second.assign(PARTITIONS[2])
+    assert set(second.fetch()) == {PARTITIONS[2]}
+    assert broker.sessions.cache.partitions == 10
+    assert broker.ask(second.request(), BY_ID).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    third = SessionClient(broker)
+    third.assign(*PARTITIONS[:3])
+    assert len(third.fetch()) == 3
+    assert third.session_id == 0
+    first.forget(*PARTITIONS[5:])
+    first.fetch()
+    assert broker.sessions.cache.partitions == len(broker.waiting._watchers) == 5
 
 
 def test_without_slots_there_are_no_sessions_and_every_fetch_is_answered() -> None:

@@ -236,7 +236,8 @@ class _Incremental:
         due = self._session.due(PARTITIONS_PER_TURN)
         if not due:
             return _empty(self._session.id)
-        self._owner.watch(due)
+        if not self._session.is_closed:
+            self._owner.watch(due)
         response = self._fetch(_outside(self._call, topics_of(due), max_wait_ms=0))
         assert isinstance(response, FetchResponse), "a short fetch that may not wait is answered at once"
         response.responses = self._session.news(response.responses)
