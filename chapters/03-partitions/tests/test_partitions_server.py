@@ -136,7 +136,7 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
 
 def test_a_connection_reads_nothing_for_the_time_that_a_handler_has_set() -> None:
     async def test(served: ServedBroker) -> None:
-        pauses = iter((200, 0, 0))
+        pauses = iter((200, 0, 0, 3_600_000))
 
         def guard(_key: ApiKey, handler: Handler) -> Handler:
             def answer(call: Call[Any]) -> Any:
@@ -155,6 +155,9 @@ def test_a_connection_reads_nothing_for_the_time_that_a_handler_has_set() -> Non
         assert (await other.receive(request))[0] == 3
         assert (await client.receive(request))[0] == 2
         assert monotonic_ms() - began_ms >= 200
+        # A server that stops does not wait for the end of a long pause.
+        client.send(request, correlation_id=4)
+        assert (await client.receive(request))[0] == 4
 
     run(test)
 
