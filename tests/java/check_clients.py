@@ -56,13 +56,13 @@ def test_a_partition_assigned_without_an_offset_is_read_where_the_reset_says(bro
 
 
 def test_a_consumer_fetches_in_a_session(broker: Broker) -> None:
-    """KIP-227: the first fetch names the partitions, and the later ones only what has changed."""
+    """KIP-227: the first fetch begins a session, and the last one ends it."""
     topic = stock.create_topic(broker.address, unique("session"))
     stock.confluent_write(broker.address, topic, [stock.Message(b"%d" % n) for n in range(2)])
     with Proxy(broker.address) as proxy:
         assert kafka_clients("assign", proxy, topic) == ["record 0", "record 1", "committed null"]
         fetches = [_fetch(it.request) for it in proxy.requests if it.api_key == ApiKey.FETCH]
-    assert [it.session_epoch for it in fetches] == list(range(len(fetches)))
+    assert [it.session_epoch for it in fetches] == [*range(len(fetches) - 1), -1]
     assert len({it.session_id for it in fetches[1:]}) == 1
     assert fetches[-1].session_id > 0
 
