@@ -1,5 +1,7 @@
 """A load that one node holds for long: 115 MB/s in with five groups reading, and 350,000 records of 1 KB a second."""
 
+from functools import partial
+
 from minibroker.bench import Benchmark, Context, Fact, scaled
 from peers.stage import Work, case, our_node
 
@@ -30,13 +32,11 @@ def sustained(context: Context, work: Work, title: str, *, lag_ms_max: float = 0
     facts = [
         Fact("records/s acknowledged", "share of the rate", lambda: rounds.per_s(work.records).median / work.rate,
              at_least=HELD_MIN),
-        *(Fact(f"producer, {it}", "ms", lambda it=it: rounds.ms(f"{it}_us")) for it in ("p50", "p99", "max")),
+        *(Fact(f"producer, {it}", "ms", partial(rounds.ms, f"{it}_us")) for it in ("p50", "p99", "max")),
         Fact("resident memory", "MB", ours.resident_mb),
     ]  # fmt: skip
     if lag_ms_max:
-        facts += [
-            Fact(f"lag of the groups, {it}", "ms", lambda it=it: rounds.ms(f"read_{it}_us")) for it in ("p50", "p99")
-        ]
+        facts += [Fact(f"lag of the groups, {it}", "ms", partial(rounds.ms, f"read_{it}_us")) for it in ("p50", "p99")]
         facts.append(Fact("lag of the groups, max", "ms", lambda: rounds.ms("read_max_us"), at_most=lag_ms_max))
     return Benchmark(
         title,
