@@ -38,6 +38,7 @@ from minibroker.groups.tables.sync_group import SyncGroupRequest, SyncGroupReque
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.simulation.links import Link
 from minibroker.simulation.process import Process
+from minibroker.simulation.scheduler import Timer
 from minibroker.simulation.trace import NOTE
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request, codes_in
@@ -84,7 +85,7 @@ class Client:
         self.chance = world.chance(name)
         self.process = Process(world.scheduler, world.trace, name)
         self.link: Link | None = None
-        self._pending: dict[int, Then] = {}
+        self._pending: dict[int, tuple[Then, Timer]] = {}
 
     def ask(self, version: int, request: Request, then: Then, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
         """Send a request. `then` gets the answer, or None if the connection breaks or the answer takes too long."""
@@ -98,9 +99,8 @@ class Client:
         if self.link is None or not self.link.is_open:
             self.process.after(100, partial(then, None))
             return
-        self._pending[number] = then
         self.link.send(Asked(number, self.name, version, request))
-        self.process.after(timeout_ms, partial(self._expire, number))
+        self._pending[number] = then, self.process.after(timeout_ms, partial(self._expire, number))
 
     def connect(self) -> None:
         node = self.find_node()
@@ -127,24 +127,29 @@ class Client:
             self.link.break_off()
 
     def _expire(self, number: int) -> None:
+        # After a pause the timer may run after the answer.
         if number in self._pending:
             self.disconnect()
 
     def _on_answer(self, told: Told) -> None:
-        then = self._pending.pop(told.number, None)
-        if then is not None:
+        then, timer = self._pending.pop(told.number, (None, None))
+        if then is not None and timer is not None:
+            timer.cancel()
             then(told)
 
     def _on_broken(self, link: Link | None) -> None:
         if link is self.link:
             pending, self._pending = self._pending, {}
-            for then in pending.values():
+            for then, timer in pending.values():
+                timer.cancel()
                 then(None)
 
     def end(self, how: str) -> None:
         """The process ends, and its connection with it."""
         if self.process.is_alive:
             self.process.kill(how)
+        for _then, timer in self._pending.values():
+            timer.cancel()
         self._pending.clear()
         self.disconnect()
         self.link = None

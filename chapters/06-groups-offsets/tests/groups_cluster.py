@@ -280,7 +280,8 @@ class Node(ReplicaMember):
             return
         self.waiting.settle()
         super().after_run()
-        self._send_answers()
+        if self._answers:
+            self._send_answers()
         self._check_replay()
 
     def _check_advance(self, replica: Replica, batches: list[Held]) -> None:

@@ -240,6 +240,14 @@ class World(groups_world.World):
         """Where a record is copied to."""
         return TopicPartition(OUTPUT, (partition + offset) % len(self.outputs))
 
+    def draw_delay(self, line: str, chance: Random) -> tuple[float, bool]:
+        """How late a request between nodes is, or its answer.
+
+        A marker may be under way for long, and so may a question about a transaction, or its answer.
+        """
+        delay_s = chance.choice(self.peer_delays_s)
+        return delay_s, line != "markers" and chance.random() >= 0.5
+
     def guess_leader(self, chance: Random, name: TopicPartition = OFFSETS) -> Any:
         """The node that a client takes for the leader of a partition, which is mostly right."""
         leader = self.authority.image_of(name).leader
