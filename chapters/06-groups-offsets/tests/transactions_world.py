@@ -60,6 +60,8 @@ from minibroker.wire.apis import ApiKey
 
 ACKS_MIN = 500
 CALM_MS_MIN, CALM_MS_MAX = 6_000, 120_000
+CALM_PAUSES_S = (0.6, 0.8)
+"""The pauses between the transactions of a copier when all faults are over and enough is acknowledged."""
 OUTPUT = "out"
 PARKED_MS_MAX = 12_000
 MARKERS_MS_MAX = 33_000
@@ -405,6 +407,8 @@ class World(groups_world.World):
         limit_ms = healed_ms + CALM_MS_MAX
 
         def too_early() -> str:
+            if self.history.acks >= ACKS_MIN:
+                self.pauses_s = CALM_PAUSES_S
             is_enough = self.scheduler.now_ms >= healed_ms + CALM_MS_MIN and self.history.acks >= ACKS_MIN
             return "" if is_enough else f"only {self.history.acks} acks: {self.missing()}"
 
