@@ -209,7 +209,9 @@ class DurableGroups:
         has_returned = before.has_left_for_a_while or after.has_left_for_a_while
         if after.epoch < before.epoch and not has_returned:
             raise Broken(21, f"{after.member_id} goes from epoch {before.epoch} to {after.epoch}")
-        if after.revoking and after.epoch != before.epoch:
+        # A member that a conversion has just made has had no epoch yet, and may be giving up partitions already.
+        is_converted = not before.epoch and after.classic is not None
+        if after.revoking and after.epoch != before.epoch and not is_converted:
             raise Broken(21, f"{after.member_id} gets epoch {after.epoch} while it gives up {after.revoking}")
         if after.revoking:
             self._states.reach("partitions given up (new protocol)")
