@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumer_driver import prefix_matcher
 from groups_loop import LoopProcess, SlowTurn
+from groups_sessions import SessionMember
 from groups_watch import Broken, differences
 from partition_watch import Held, Mirror, WatchedDirectory
-from replication_cluster import Member as ReplicaMember
 from replication_nodes import NAME
 from simulated_machine import session_of
 
@@ -73,7 +73,7 @@ _EPOCHS = ("generation_id", "member_epoch", "generation_id_or_member_epoch")
 
 
 class Told(NamedTuple):
-    """The answer to a request. `is_stale` says that the node was no longer the leader."""
+    """The answer to a request. `is_stale` says that the node was no longer the leader, and could not suspect it."""
 
     number: int
     response: Response
@@ -113,10 +113,9 @@ class SimulatedCoordinators(SimulatedClock, GroupCoordinators):
     def __init__(self, node: "Node") -> None:
         self._node = node
         authority = SimpleNamespace(image=node.image, subscribe=self._subscribe)
-        machine: Any = SimpleNamespace(waiting=node.waiting, config=NodeConfig(), on_ended=on_ended)
+        machine: Any = SimpleNamespace(waiting=node.waiting, config=NodeConfig(), on_ended=on_ended, begin=node.begin)
         cluster: Any = SimpleNamespace(authority=authority)
-        # Chapter 04's controller has no sessions, so a node never suspects that it is fenced.
-        super().__init__(machine, cluster, may_be_fenced=lambda: False)
+        super().__init__(machine, cluster, may_be_fenced=node.may_be_fenced)
         self.turn: Any = SlowTurn(node.slice_ms)
         self.authority = authority
         self.handlers: dict[ApiKey, Callable[[Call[Any]], Any]] = {}
@@ -124,6 +123,7 @@ class SimulatedCoordinators(SimulatedClock, GroupCoordinators):
         registry: Any = SimpleNamespace(add=self.handlers.__setitem__)
         store: Any = SimpleNamespace(partition=lambda *_name: node.local)
         self.add_handlers(registry, store)
+        self.start()
 
     def _subscribe(self, listener: Callable[[Image, Image], None]) -> None:
         self._listener = listener
@@ -167,7 +167,7 @@ class Listener:
 # A node ---------------------------------------------------------------------------------------------------------------
 
 
-class Node(ReplicaMember):
+class Node(SessionMember):
     """A broker with one replica of `__consumer_offsets`, and the coordinator while it leads."""
 
     world: "World"
@@ -211,6 +211,10 @@ class Node(ReplicaMember):
         super()._wake(key)
         if isinstance(key, Hashable):
             self.waiting.wake(key)
+
+    def begin(self, work: Any) -> None:
+        """Run a task for as long as the process lives."""
+        self.process.loop.create_task(work).add_done_callback(on_ended)
 
     def slice_ms(self) -> int:
         """How long a slice of a load takes."""
@@ -270,7 +274,9 @@ class Node(ReplicaMember):
         for asked, reply, response in answers:
             self.outstanding.pop(asked.number, None)
             replica, decided = self.replica, self.world.partition
-            is_stale = replica is None or replica.leader_epoch != decided.leader_epoch
+            is_replaced = replica is None or replica.leader_epoch != decided.leader_epoch
+            # A node that was fenced after its session must not answer from an old state.
+            is_stale = is_replaced and not self.world.authority.is_fenced(self.node_id)
             reply(Told(asked.number, response, is_stale))
 
     # After every event ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ of chapter 04's replication hold as well.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from random import Random
 from typing import Any, ClassVar
@@ -19,9 +19,9 @@ import replication_world
 from consumer_driver import image_of
 from groups_clients import ClassicMember, ConsumerMember, Member, Observer, Plan
 from groups_cluster import COMMIT_WHILE_LOADING, Asked, Node, new_shard, records_of
+from groups_sessions import SESSION_STATES, Beat, SessionAuthority, heartbeat_request
 from groups_watch import Broken, DurableGroups, differences, is_stable
 from partition_watch import LEADER_CHANGES, PARTITION_DISASTER_STATES, SomeStates
-from replication_cluster import Authority
 from simulated_machine import Wire
 
 from minibroker.coordinators.access import ROWS
@@ -35,6 +35,7 @@ from minibroker.groups.tables.sync_group import SyncGroupRequest
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Image
 from minibroker.partitions.access import Access
+from minibroker.quorum.access import ROWS as QUORUM_ROWS
 from minibroker.replication.replica import Replica
 from minibroker.simulation import cluster
 from minibroker.simulation.faults import Fault, Kind
@@ -86,10 +87,15 @@ class World(replication_world.World):
         "offsets from a coordinator that was replaced",
         COMMIT_WHILE_LOADING,
         *REFUSED.values(),
+        *SESSION_STATES,
         *PARTITION_DISASTER_STATES,
     )
-    WIRE: ClassVar[Wire] = {**replication_world.World.WIRE, Asked: lambda it: it.request}
-    ROWS: ClassVar[Mapping[ApiKey, Access]] = {**replication_world.World.ROWS, **ROWS}
+    WIRE: ClassVar[Wire] = {
+        **replication_world.World.WIRE,
+        Asked: lambda it: it.request,
+        Beat: lambda it: heartbeat_request(it.broker_id),
+    }
+    ROWS: ClassVar[Mapping[ApiKey, Access]] = {**replication_world.World.ROWS, **QUORUM_ROWS, **ROWS}
     KINDS: ClassVar[tuple[Kind, ...]] = (
         cluster.KILL,
         cluster.POWER_CUT,
@@ -148,7 +154,7 @@ class World(replication_world.World):
 
     def _add_nodes(self, size: int) -> None:
         self.incarnations = count(size + 1)
-        self.authority = Authority(self)
+        self.authority: SessionAuthority = SessionAuthority(self)
         self.brokers = {number: Node(self, number, self.config) for number in range(1, size + 1)}
         self.members = dict(self.brokers)
         self.nodes = dict(self.brokers)
@@ -210,6 +216,15 @@ class World(replication_world.World):
                 if number % 2 == 0:
                     return ConsumerMember(self, name, consumer._replace(instance_id=instance_id))
                 return ClassicMember(self, name, either._replace(instance_id=instance_id, version=9))
+
+    @cached_property
+    def session_ms(self) -> int:
+        """How long a node may be silent before the controller fences it."""
+        return self.chance("sessions").choice((1000, 2000))
+
+    def answering(self) -> list[int]:
+        """The controller knows by the sessions which nodes answer."""
+        return self.live()
 
     def new_shard(self, new_member_id: Callable[[str], str], image: Image) -> GroupShard:
         """An empty shard."""

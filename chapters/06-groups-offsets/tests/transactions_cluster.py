@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from groups_clients import Client
 from groups_cluster import OFFSETS, Asked, Node, SimulatedClock, SimulatedCoordinators, on_ended
 from groups_loop import LoopProcess, SlowTurn
+from groups_sessions import SessionAuthority
 from groups_watch import Broken, differences
 from partition_watch import NO_ENDS, Mirror, WatchedDirectory
-from replication_cluster import CHECKPOINT_MS, FETCH_TIMEOUT_MS, FETCH_WAIT_MS, NODE_CONFIG, TICK_MS, Authority
+from replication_cluster import CHECKPOINT_MS, FETCH_TIMEOUT_MS, FETCH_WAIT_MS, NODE_CONFIG, TICK_MS
 from replication_messages import Answered, Start
 from replication_nodes import answer_fetch
 from transactions_watch import read_batches
@@ -139,7 +140,7 @@ class Unlead(Command[None]):
         raise AssertionError(f"{code.name}: {message}")
 
 
-class Controller(Authority):
+class Controller(SessionAuthority):
     """Chapter 04's controller, for several topics."""
 
     world: "World"
@@ -288,7 +289,7 @@ class Groups(SimulatedCoordinators):
 
     def __init__(self, node: "Broker", machine: Any, cluster: Any, verifier: TransactionVerifier) -> None:
         self._node = node
-        GroupCoordinators.__init__(self, machine, cluster, may_be_fenced=lambda: False, verifier=verifier)
+        GroupCoordinators.__init__(self, machine, cluster, may_be_fenced=node.may_be_fenced, verifier=verifier)
         self.turn = SlowTurn(node.slice_ms)
         self.authority = cluster.authority
         self.open()
@@ -299,7 +300,7 @@ class Transactions(SimulatedClock, TransactionCoordinators):
 
     def __init__(self, node: "Broker", machine: Any, cluster: Any, **parts: Any) -> None:
         self._node = node
-        super().__init__(machine, cluster, may_be_fenced=lambda: False, **parts)
+        super().__init__(machine, cluster, may_be_fenced=node.may_be_fenced, **parts)
         self.turn: Any = SlowTurn(node.slice_ms)
         self.open()
 
@@ -453,6 +454,7 @@ class Broker(Node):
             waiting=self.waiting,
             config=NodeConfig({"node.id": str(self.node_id)}),
             on_ended=on_ended,
+            begin=self.begin,
             fail=_fail,
             registry=registry,
         )
@@ -470,6 +472,7 @@ class Broker(Node):
         routes: Any = Routes(self.copies)
         for part in (self.coordinators, self.transactions, self.logs):
             part.add_handlers(registry, routes)
+            part.start()
         handlers[ApiKey.PRODUCE] = Produce(routes)
         handlers[ApiKey.FETCH] = Fetch(routes, bytes_max=1 << 20)
         self.coordinators.handlers = handlers

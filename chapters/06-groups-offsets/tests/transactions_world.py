@@ -294,7 +294,7 @@ class World(groups_world.World):
                 self.states.reach("marker waits for a leader")
 
     def _elect_where_needed(self) -> None:
-        live = [it for it in self.live() if not self.nodes[it].process.is_paused]
+        live = self.answering()
         for name in self.names:
             it = self.authority.image_of(name)
             if name in self._unled or it.leader in live:
