@@ -123,7 +123,7 @@ class SimulatedCoordinators(SimulatedClock, GroupCoordinators):
         registry: Any = SimpleNamespace(add=self.handlers.__setitem__)
         store: Any = SimpleNamespace(partition=lambda *_name: node.local)
         self.add_handlers(registry, store)
-        self.start()
+        node.process.after(0, self.start)
 
     def _subscribe(self, listener: Callable[[Image, Image], None]) -> None:
         self._listener = listener

@@ -387,6 +387,18 @@ class World(replication_world.World):
 
     # The end ----------------------------------------------------------------------------------------------------------
 
+    def play(self) -> None:
+        try:
+            super().play()
+        finally:
+            # Tasks that have not begun would complain when they are forgotten.
+            for process in self.loop_processes():
+                process.loop.drop_tasks()
+
+    def loop_processes(self) -> list[Any]:
+        """The processes that run tasks."""
+        return [it.process for it in self.brokers.values()]
+
     def heal(self) -> None:
         super().heal()
         for node in self.brokers.values():

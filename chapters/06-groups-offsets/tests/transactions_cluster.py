@@ -472,7 +472,7 @@ class Broker(Node):
         routes: Any = Routes(self.copies)
         for part in (self.coordinators, self.transactions, self.logs):
             part.add_handlers(registry, routes)
-            part.start()
+            self.process.after(0, part.start)
         handlers[ApiKey.PRODUCE] = Produce(routes)
         handlers[ApiKey.FETCH] = Fetch(routes, bytes_max=1 << 20)
         self.coordinators.handlers = handlers

@@ -382,14 +382,8 @@ class World(groups_world.World):
                 if waited_ms > limit_ms:
                     raise Broken(23, f"{node.name} has let {asked} wait for {waited_ms} ms")
 
-    def play(self) -> None:
-        try:
-            super().play()
-        finally:
-            # Tasks that have not begun would complain when they are forgotten.
-            processes: list[Any] = [it.process for it in self.brokers.values()]
-            for process in [*processes, *(it.process for it in (*self.crowd, *self.ended))]:
-                process.loop.drop_tasks()
+    def loop_processes(self) -> list[Any]:
+        return [*super().loop_processes(), *(it.process for it in (*self.crowd, *self.ended))]
 
     # The end ----------------------------------------------------------------------------------------------------------
 
