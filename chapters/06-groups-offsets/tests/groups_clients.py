@@ -358,6 +358,13 @@ class ClassicMember(Member):
         self.turn = 0
         self.synced_epoch = OUT
         self.is_leader = False
+        self.owes_join = False
+
+    def end(self, how: str) -> None:
+        # The next process with this instance id does not know that its group still waits for another generation.
+        if self.process.is_alive and self.owes_join and self.plan.instance_id is not None:
+            self.world.on_join_owed(self)
+        super().end(how)
 
     def begin(self) -> None:
         self.join()
@@ -441,6 +448,7 @@ class ClassicMember(Member):
 
     def _on_generation(self, response: Any) -> None:
         self.member_id, self.epoch = response.member_id, response.generation_id
+        self.owes_join = False
         self.is_leader = response.leader == self.member_id
         self._beat_ms = self.world.scheduler.now_ms
         assignments: list[SyncGroupRequestAssignment] = []
@@ -522,6 +530,7 @@ class ClassicMember(Member):
         self.gain(assigned - set(self.owned))
         if given_up:
             self.world.states.reach("partitions given up (cooperative)")
+            self.owes_join = True
             self.join()
 
     # Heartbeats, and leaving ------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ ACKS_MIN = 500
 CALM_MS_MIN, CALM_MS_MAX = 6_000, 90_000
 COMMIT_TIMEOUT_MS = 1500
 SLACK_MS = 1000
+OPERATOR_MS = 15_000
 REFUSED = {
     ErrorCode.ILLEGAL_GENERATION: "commit of an old generation refused",
     ErrorCode.UNKNOWN_MEMBER_ID: "commit of a removed member refused",
@@ -167,6 +168,7 @@ class World(replication_world.World):
     def _add_members(self, chance: Random) -> None:
         self.rebalance_ms_max = 0
         self.crowd: list[Member] = []
+        self.owed: set[str] = set()
         kinds = chance.sample(("eager", "cooperative", "static", "consumer", "consumer static", "mixed"), 2)
         for number, kind in enumerate(kinds, 1):
             self._add_group(f"g{number}-{kind.replace(' ', '-')}", kind, chance)
@@ -272,6 +274,20 @@ class World(replication_world.World):
             self.crowd.remove(member)
         else:
             self.scheduler.after(500, member.start)
+
+    def on_join_owed(self, member: ClassicMember) -> None:
+        """A static member has given up partitions and ends before it has joined again.
+
+        Its successor gets the same assignment. If the coordinator moves as well, no node and no client knows that the
+        partitions have no owner: in Kafka, too, they wait for the next rebalance.
+        """
+        self.owed.add(member.plan.group_id)
+
+    def _settle_owed(self) -> None:
+        """An operator lets such groups rebalance."""
+        for it in self.crowd:
+            if it.plan.group_id in self.owed and isinstance(it, ClassicMember) and it.process.is_alive:
+                it.process.run(it.join_if_stable)
 
     def partition_counts(self) -> dict[str, int]:
         """The topics as clients see them."""
@@ -407,6 +423,7 @@ class World(replication_world.World):
             member.is_stuck = False
             member.process.resume()
             member.start()
+        self.scheduler.after(OPERATOR_MS, self._settle_owed)
 
     def wait_for_recovery(self) -> None:
         """Run until every group is stable, each partition has one owner, and enough commits were acknowledged."""
