@@ -14,8 +14,9 @@ from types import FrameType
 from cases import case
 from lessons import ROOT
 
+from minibroker.bench.launcher import HOST, Server, reserve_port
 from minibroker.bench.watching import until
-from minibroker.clients import transaction_admin
+from minibroker.clients import admin, transaction_admin
 from minibroker.clients.blocking import Client
 from minibroker.clients.transactional import TransactionalProducer
 from minibroker.coordinators.node import coordinator_node
@@ -26,6 +27,7 @@ from minibroker.log.logfile import EVERY_APPEND, LogFile
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.configs import NodeConfig
 from minibroker.partitions.node import alone
+from minibroker.quorum.node import quorum_node
 from minibroker.segments.config import LogConfig
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.headers import frame_request
@@ -199,6 +201,49 @@ def test_the_tours_of_chapter_03_are_what_happens(tmp_path: Path) -> None:
     of_produce, of_fetch = asyncio.run(produce_and_fetch())
     assert missing(produce_tour, of_produce) == []
     assert missing(fetch_tour, of_fetch) == []
+
+
+async def calls_of_an_election_and_a_failover(folder: Path) -> tuple[list[Call], list[Call]]:
+    """What two voters call when they start, and when a third node, which leads a partition, is killed."""
+    with ExitStack() as stack:
+        addresses = {number: f"{HOST}:{reserve_port(stack)}" for number in (1, 2)}
+        voters = ",".join(f"{number}@{address}" for number, address in addresses.items())
+        client = stack.enter_context(Client(",".join(addresses.values())))
+
+        def is_led_by(node_id: int) -> bool:
+            (topic,) = client.metadata(["orders"]).topics
+            return [it.leader_id for it in topic.partitions] == [node_id]
+
+        settings = {"controller.quorum.voters": voters, "broker.session.timeout.ms": "1000"}
+        nodes = [
+            quorum_node(NodeConfig({**settings, "node.id": str(number), "log.dirs": str(folder / str(number)),
+                                    "listeners": f"PLAINTEXT://{address}"}))
+            for number, address in addresses.items()
+        ]  # fmt: skip
+        with recorded() as of_election:
+            await asyncio.gather(*(node.start() for node in nodes))
+        third = Server(
+            lambda listen: [sys.executable, "-m", "minibroker.quorum", "3", str(folder / "3"), listen, voters], folder
+        )
+        stack.callback(third.kill)
+        third.begin()
+        await asyncio.to_thread(third.await_ready)
+        orders = admin.NewTopic("orders", assignments={0: [3, 1, 2]})
+        await asyncio.to_thread(admin.create_topics, client, [orders])
+        await asyncio.to_thread(until, lambda: is_led_by(3), "node 3 leads")
+        with recorded() as of_failover:
+            third.kill()
+            await asyncio.to_thread(until, lambda: is_led_by(1), "node 1 leads")
+        await asyncio.gather(*(node.stop() for node in nodes))
+    return of_election, of_failover
+
+
+def test_the_tours_of_chapter_05_are_what_happens(tmp_path: Path) -> None:
+    """The client has a thread of its own and the third node a process, so all calls are those of the two voters."""
+    election_tour, failover_tour = tours("05-raft-controller/lessons/10-looking-back.md")
+    of_election, of_failover = asyncio.run(calls_of_an_election_and_a_failover(tmp_path))
+    assert missing(election_tour, of_election) == []
+    assert missing(failover_tour, of_failover) == []
 
 
 def test_a_step_that_is_not_called_in_its_place_is_found() -> None:
