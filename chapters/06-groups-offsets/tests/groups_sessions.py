@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from replication_cluster import Authority
 from replication_cluster import Member as ReplicaMember
 
-from minibroker.controller.lifecycle import BrokerState, FenceBroker, Heartbeat
+from minibroker.controller.fencing import FenceBroker
+from minibroker.controller.lifecycle import BrokerState, Heartbeat
 from minibroker.controller.sessions import Sessions
 from minibroker.controller.tables.broker_heartbeat import BrokerHeartbeatRequest
 from minibroker.simulation.links import Reply
