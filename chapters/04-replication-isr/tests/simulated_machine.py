@@ -106,7 +106,8 @@ class AccessTable:
     def __init__(self, rows: Mapping[ApiKey, Access], wire: Wire, reach: Callable[[str], None]) -> None:
         gate = Gate({}, is_joined=True, is_open=True)
         gate._warning = RareWarning(_SILENT)
-        self._guards = {key: gate.guard(row, _pass) for key, row in rows.items()}
+        self._guards = {int(key): gate.guard(row, _pass) for key, row in rows.items()}
+        self._headers: dict[tuple[int, str], RequestHeader] = {}
         self._wire = wire
         self._reach = reach
 
@@ -115,9 +116,11 @@ class AccessTable:
         request = self._wire[type(message)](message)
         key = request.schema.key
         assert key is not None
-        header = RequestHeader(key, 0, 0, source.name)
+        header = self._headers.get((key, source.name))
+        if header is None:
+            header = self._headers[key, source.name] = RequestHeader(key, 0, 0, source.name)
         try:
-            answer = self._guards[ApiKey(key)](Call(request, 0, header, 0, session_of(source.name)))
+            answer = self._guards[key](Call(request, 0, header, 0, session_of(source.name)))
         except Disconnect:
             answer = None
         if answer is not _PASSED:
