@@ -21,7 +21,7 @@ from minibroker.replicas.access import CONTROLLER_ROWS, REPLICA_ROWS
 from minibroker.replicas.disk import FULL_DISK_ERRORS, WatchedFiles
 from minibroker.simulation.cluster import ClusterWorld
 from minibroker.simulation.faults import Fault
-from minibroker.simulation.host import DISK_FAILED, DISK_FULL, Host
+from minibroker.simulation.host import DISK_FAILED, DISK_FULL, DISK_UNREADABLE, Host
 from minibroker.simulation.links import Reply
 from minibroker.simulation.process import Process
 from minibroker.simulation.scheduler import Action
@@ -60,7 +60,8 @@ class Machine(Host):
 
     def _on_disk_failed(self, what: str, error: OSError) -> None:
         is_full = error.errno in FULL_DISK_ERRORS
-        self.world.states.reach(DISK_FULL if is_full else DISK_FAILED)
+        is_read = what.startswith("read")
+        self.world.states.reach(DISK_FULL if is_full else DISK_UNREADABLE if is_read else DISK_FAILED)
         # The rule is looked up in its module, so that a planted bug can replace it.
         if disk.loses_records(what, error):
             self.forget_epoch()

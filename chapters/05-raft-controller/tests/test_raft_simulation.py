@@ -12,6 +12,7 @@ from simulated_machine import GuardedWorld
 from simulation_claims import check_found, check_one_trace, check_seeds, check_strangers
 from simulation_planted import Bug
 
+from minibroker.simulation.host import DISK_UNREADABLE
 from minibroker.simulation.world import World
 
 SEEDS = range(1, 25)
@@ -23,6 +24,7 @@ RARE = {
     "stale incarnation refused",
     "leader: another node is in a newer epoch",
     "duplicate answered",
+    DISK_UNREADABLE,
 }
 WORLDS: list[type[GuardedWorld]] = [raft_world.World, controller_world.World]
 

@@ -51,7 +51,7 @@ from minibroker.segments.checkpoint import TopicPartition
 from minibroker.simulation import cluster
 from minibroker.simulation.checker import Violation
 from minibroker.simulation.faults import Fault, Kind
-from minibroker.simulation.host import DEATH, DISK_FAILED, DISK_FULL, Host
+from minibroker.simulation.host import DEATH, DISK_FAILED, DISK_FULL, DISK_UNREADABLE, Host
 from minibroker.simulation.scheduler import Action
 from minibroker.transactions.keys import TransactionSettings
 from minibroker.transactions.logs import TransactionLogs
@@ -92,6 +92,7 @@ class World(groups_world.World):
         cluster.ALL_STOPPED,
         DISK_FULL,
         DISK_FAILED,
+        DISK_UNREADABLE,
         cluster.RACK_LOST,
     )
     WIRE: ClassVar[Wire] = {
