@@ -5,7 +5,7 @@ cores, and the records as bytes in a replicated log. The event loop and the cloc
 live state of the groups is compared with what a replay of the log gives.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -21,8 +21,9 @@ from simulated_machine import session_of
 
 from minibroker.coordinators.coordinator import Coordinator, State
 from minibroker.coordinators.group_hosting import GroupCoordinators
+from minibroker.coordinators.sharding import StateStep
 from minibroker.groups.keys import GroupSettings
-from minibroker.groups.records import GroupRecord, decode
+from minibroker.groups.records import GroupMetadataKey, GroupRecord, decode
 from minibroker.groups.shard import GroupShard
 from minibroker.log.batch import batches
 from minibroker.metadata.configs import NodeConfig, TopicConfig
@@ -139,10 +140,30 @@ class SimulatedCoordinators(SimulatedClock, GroupCoordinators):
     def new_shard(self) -> GroupShard:
         return self._node.world.new_shard(self._node.new_member_id, self.authority.image)
 
+    def _new_coordinator(self, partition: TopicPartition) -> Coordinator[GroupShard]:
+        return WatchedCoordinator(self._store.partition(*partition), self)
+
     @property
-    def coordinator(self) -> Coordinator[GroupShard] | None:
+    def coordinator(self) -> "WatchedCoordinator | None":
         """The coordinator, if this node leads."""
-        return self._coordinators.get(OFFSETS)
+        found = self._coordinators.get(OFFSETS)
+        assert found is None or isinstance(found, WatchedCoordinator)
+        return found
+
+
+class WatchedCoordinator(Coordinator[GroupShard]):
+    """Remembers the groups whose last record the log has refused."""
+
+    def _begin_load(self) -> None:
+        self.refused: set[str] = set()
+        super()._begin_load()
+
+    def _append(self, step: StateStep) -> ErrorCode:
+        code = super()._append(step)
+        records: Iterable[Any] = step.records
+        found = {it.key.group_id for it in records if isinstance(it.key, GroupMetadataKey)}
+        self.refused = self.refused | found if code else self.refused - found
+        return code
 
 
 def on_ended(task: Any) -> None:
@@ -311,7 +332,7 @@ class Node(SessionMember):
             touched.add(record.key.group_id)
         self._replayed_to = self.replica.log.log_end_offset
         for group_id in sorted(touched):
-            found = differences(group_id, shard, self._shadow)
+            found = differences(group_id, shard, self._shadow, coordinator.refused)
             if found:
                 raise Broken(22, f"{self.name}, group {group_id}: {found}")
 

@@ -688,6 +688,7 @@ class Shadow:
     def __init__(self, node: Broker, name: TopicPartition, coordinators: Any, coordinator: Any) -> None:
         self.name = name
         self._node = node
+        self._coordinator = coordinator
         self.live = coordinator.shard
         self._shard = coordinators.new_shard()
         self._replica = node.copies[name].replica
@@ -727,7 +728,7 @@ class Shadow:
         one, two = (vars(it.pending) for it in (self.live, self._shard))
         if one != two:
             return f"the pending offsets are {one}, a replay has {two}"
-        return differences(key, self.live, self._shard)
+        return differences(key, self.live, self._shard, self._coordinator.refused)
 
 
 def _creation() -> Any:
