@@ -386,8 +386,11 @@ class ClassicMember(Member):
             self.member_id = ""
 
     def commit(self) -> None:
-        """Commit, unless a whole generation was missed: then another member may own what this one has read."""
-        if self.epoch - self.synced_epoch <= 1:
+        """Commit, unless a whole generation was missed: then another member may own what this one has read.
+
+        A group that has lost all its members begins again with the first generation.
+        """
+        if 0 <= self.epoch - self.synced_epoch <= 1:
             super().commit()
 
     # Join -------------------------------------------------------------------------------------------------------------
@@ -565,7 +568,7 @@ class ClassicMember(Member):
             self.join()
 
     def on_commit_code(self, code: ErrorCode | None) -> None:
-        if code in LOST and self.phase == "stable":
+        if code in LOST:
             self.lose_all(forgets_id=code is ErrorCode.UNKNOWN_MEMBER_ID)
             self.join()
         else:
