@@ -27,6 +27,7 @@ from minibroker.spark.errors import DataLoss, ReadTimedOut
 from minibroker.spark.options import ClientSettings, ReadOptions
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.uuids import uuid_text
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -36,12 +37,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Split(InputPartition):
-    """The offsets of one partition that a task reads; `until` is exclusive."""
+    """The offsets of one partition that a task reads; `until` is exclusive. The topic has this id, if one is given."""
 
     topic: str
     partition: int
     start: int
     until: int
+    topic_id: str = ""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}, offsets {self.start} to {self.until - 1}"
@@ -129,6 +131,10 @@ class _Pipe:
     def _send(self) -> None:
         core = self._client.core
         self._client.run(core.leader(*self._name))
+        found_id = uuid_text(core.routes.topics[self._split.topic].topic_id)
+        if self._split.topic_id not in ("", found_id):
+            self._lose(f"topic {self._split.topic} was deleted and created again under its name", self._split.until)
+            return
         plan = self._fetcher.plan(precise_ms(), core.routes)
         for node_id in plan.fetches:
             link = self._client.link(node_id)
