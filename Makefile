@@ -9,11 +9,11 @@ ARGS ?=
 SEEDS ?= 1000
 # What `make test-kafka` runs.
 TESTS ?= $(patsubst $(ROOT)/%,%,$(wildcard $(ROOT)/final/tests/test_spark_*.py $(ROOT)/final/tests/test_pipelines_*.py)) tests/java/check_spark.py
-# How many faults `make chaos` causes, how many copies `make chaos-transactions` makes, and how often `make chaos-spark`
-# kills its queries.
+# How many faults `make chaos` causes, how many copies `make chaos-transactions` makes, and how many kills `make
+# chaos-spark` plays.
 CYCLES ?= 20
 ROUNDS ?= 20
-KILLS ?= 5
+KILLS ?= 51
 # How many tests run at once. Most tests of a cluster wait for elections and timeouts, so there is one worker more than
 # there are cores.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
@@ -114,11 +114,12 @@ chaos-transactions: setup-dev ## a copy in transactions while nodes, links and c
 bench-peers: ## beside Apache Kafka and others (later)
 	$(call at_last,the comparison of the whole broker)
 
-demo: ## a cluster, a Spark stream, a killed leader (later)
-	$(call at_last,the whole broker)
+demo: setup-spark ## three nodes, orders, a Spark pipeline, two kills, an audit: two minutes, with QUICK=1 less than one
+	@$(IN) exec "$(VENV)/bin/python" -m minibroker.cli.demo $(if $(filter-out 0,$(QUICK)),--quick)
 
-chaos-spark: setup-dev ## Spark pipelines killed with -9 and run again, nothing lost: KILLS=N (5)
-	$(IN) MINIBROKER_KILLS=$(KILLS) "$(VENV)/bin/python" -m pytest final/tests/test_pipelines_kill.py $(ARGS)
+chaos-spark: setup-dev ## Spark copies exactly once while workers, drivers, executors and brokers die: KILLS=N (51), ARGS=--list
+	$(PY) tests/chaos_spark.py --kills $(KILLS) $(ARGS)
+	$(if $(ARGS),,$(IN) MINIBROKER_WITH_ORDERS=1 "$(VENV)/bin/python" -m pytest -q final/tests/test_pipelines_kill.py)
 
 # Each query takes a second or so, so there are fewer rounds than elsewhere.
 bench-spark: setup-dev ## the Spark connector beside others, its codec, its triggers; figures into docs/

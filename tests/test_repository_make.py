@@ -25,6 +25,7 @@ WORKING = [
     "chaos",
     "chaos-transactions",
     "chaos-spark",
+    "demo",
     "docs",
     "site",
     "clean",
@@ -32,7 +33,6 @@ WORKING = [
 ]
 LATER = {
     "bench-peers": "after chapter 07",
-    "demo": "after chapter 07",
 }
 
 
@@ -105,8 +105,8 @@ def test_clean_removes_every_cache_of_python_and_keeps_the_learners_work(tmp_pat
 
 
 def test_make_works_from_another_folder(tmp_path: Path) -> None:
-    result = make("-f", str(ROOT / "Makefile"), "demo", cwd=tmp_path)
-    assert result.stdout.startswith("make demo: arrives after chapter 07")
+    result = make("-f", str(ROOT / "Makefile"), "help", cwd=tmp_path)
+    assert "make demo " in result.stdout
 
 
 def test_ci_runs_make_test() -> None:

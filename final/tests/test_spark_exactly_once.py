@@ -39,13 +39,13 @@ def _close_clients() -> Iterator[None]:
 class Query:
     """A query that writes to a topic of its own: each call is one attempt at a task."""
 
-    def __init__(self, broker: Broker, address: str = "", **settings: int) -> None:
+    def __init__(self, broker: Broker, address: str = "", delivery_timeout_ms: int = 20_000) -> None:
         self.topic = unique("once")
         self.query_id = unique("query")
         self.client = Client(broker.address)
         admin.create_topics(self.client, [admin.NewTopic(self.topic, partitions=3)])
         quick = ClientSettings(address or broker.address, "sink", 5000, backoff_ms=1, backoff_ms_max=5)
-        self.delivery = replace(Delivery(quick, delivery_timeout_ms=20_000), **settings)
+        self.delivery = Delivery(quick, delivery_timeout_ms=delivery_timeout_ms)
 
     def ticket(self, batch_id: int, *, partition: int = 0, run_id: str = "run") -> Ticket:
         return Ticket("sink", self.query_id, run_id, batch_id, partition)

@@ -4,7 +4,7 @@ import json
 import pickle
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,7 +26,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
+from minibroker.client.errors import BrokerUnavailable
 from minibroker.clients import admin, group_admin
+from minibroker.clients.blocking import Link
 from minibroker.clients.group_consumer import GroupConsumer
 from minibroker.clients.membership import MemberConfig
 from minibroker.segments.checkpoint import TopicPartition
@@ -339,6 +341,7 @@ def test_a_topic_created_again_is_noticed_by_its_id_and_refused_or_read_from_its
     first = strict.latestOffset(strict.initialOffset(), ALL)
     without_ids = {key: value for key, value in first.items() if key != IDS}
     (planned,) = strict.partitions(strict.initialOffset(), first)
+    assert isinstance(planned, Split)
     admin.delete_topics(plain_topics.client, [topic])
     plain_topics.create(name=topic)
     plain_topics.produce(topic, 2)
@@ -457,6 +460,34 @@ def test_a_task_that_stops_early_leaves_nothing_to_the_next(plain_topics: "Topic
     next(abandoned)
     del abandoned
     assert read(plain_topics, Split(topic, 0, 0, 40), kafka__max__partition__fetch__bytes=100) == list(range(40))
+
+
+def test_a_task_asks_for_the_leader_again_if_it_cannot_connect_to_it(
+    plain_topics: "Topics", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from minibroker.spark.connecting import cached_client
+
+    topic = plain_topics.create()
+    plain_topics.produce(topic, 3)
+    options = ReadOptions.parse(plain_topics.options(topic, {}), BATCH)
+    client = cached_client(options.client)
+    client.leader(topic, 0)
+    link, learn, events = client.link, client.core.metadata, []
+
+    def refuse_once(node_id: int) -> Link:
+        events.append("connect")
+        if events == ["connect"]:
+            raise BrokerUnavailable("connection refused")
+        return link(node_id)
+
+    def note(*names: Any, **how: Any) -> Any:
+        events.append("metadata")
+        return learn(*names, **how)
+
+    monkeypatch.setattr(client, "link", refuse_once)
+    monkeypatch.setattr(client.core, "metadata", note)
+    assert len(list(read_split(options, Split(topic, 0, 0, 3)))) == 1
+    assert events[:3] == ["connect", "metadata", "connect"]
 
 
 def test_a_task_survives_a_broker_that_is_started_again(start: StartBroker) -> None:

@@ -65,8 +65,10 @@ def make_topic(broker: Broker, partitions: int = 1, configs: dict[str, str] | No
 def written(broker: Broker, topic: str) -> list[Row]:
     """Read every record of a topic: partition, key, value, headers; the records of a partition are in order."""
     rows: list[Row] = []
-    committed = {"isolation_level": READ_COMMITTED, "max_wait_ms": 50}
-    with Client(broker.address) as client, Consumer(client, **committed) as consumer:
+    with (
+        Client(broker.address) as client,
+        Consumer(client, isolation_level=READ_COMMITTED, max_wait_ms=50) as consumer,
+    ):
         partitions = consumer.assign_topic(topic, EARLIEST)
         ends = consumer.end_offsets(partitions)
         while any(consumer.position(it) < ends[it] for it in partitions):

@@ -70,7 +70,7 @@ def hashes_of(column: Payload) -> Hashes:
     octets = np.frombuffer(b"".join([column.data, bytes(_BLOCK)]), np.uint8)
     is_long = column.size >= _LONG
     for row in np.flatnonzero(is_long).tolist():
-        data = octets[column.start[row] : column.start[row] + column.size[row]]
+        data = octets[column.start[row] : column.start[row] + column.size[row]].tobytes()
         hashes[row] ^= np.uint64(int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little"))
     left = np.where(is_long, 0, column.size)
     for step in range(-(-int(left.max()) // _BLOCK)):
@@ -95,4 +95,5 @@ def _sums(octets: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], left: npt.ND
 
 
 def _mixed(hashes: Hashes) -> Hashes:
-    return (hashes ^ (hashes >> np.uint64(29))) * _MIX
+    mixed: Hashes = (hashes ^ (hashes >> np.uint64(29))) * _MIX
+    return mixed

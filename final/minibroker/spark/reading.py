@@ -137,7 +137,7 @@ class _Pipe:
             return
         plan = self._fetcher.plan(precise_ms(), core.routes)
         for node_id in plan.fetches:
-            link = self._client.link(node_id)
+            link = self._link(node_id)
             order = self._fetcher.order(node_id, [self._name], core.routes, version=link.version_of(ApiKey.FETCH))
             try:
                 number = link.send(order.request, deadline_ms=self._deadline_ms(), version_max=order.version_max)
@@ -145,6 +145,14 @@ class _Pipe:
                 self._lose_link(link, order)
                 raise
             self._in_flight = link, order, number
+
+    def _link(self, node_id: int) -> Link:
+        try:
+            return self._client.link(node_id)
+        except ClientError:
+            # The leader may be dead, and another node may lead by now: ask for the metadata before the next attempt.
+            self._client.core.routes.on_disconnect(node_id)
+            raise
 
     def _send_ahead(self) -> None:
         """Send the next fetch. An error is only logged, because the last fetch has succeeded; `take` sends it again."""
