@@ -46,7 +46,7 @@ SEQUENCES = 2**31  # after this many, sequences begin again with 0
 # A slot has the last byte of the row before, then length, attributes, timestamp, offset, lengths of key and value.
 _SLOT_BYTES = 1 + 5 + 1 + 10 + 5 + 5 + 5
 _RECORD_BYTES_MIN = 7  # length, attributes, timestamp, offset, key, value, headers: one byte each
-RAW_NULL = 1  # zigzag(-1)
+_RAW_NULL = 1  # zigzag(-1)
 _NO_HEADERS = b"\x00"
 _TIMESTAMP_SPAN_MAX = 2**62  # the largest difference that can be zigzag-encoded in 64 bits
 
@@ -86,8 +86,8 @@ def encode(
     if count == 0:
         return
     rows = _Rows(
-        key=None if keys is None or keys.null_count == len(keys) == count else payload("key", keys, count),
-        value=payload("value", values, count),
+        key=None if keys is None or keys.null_count == len(keys) == count else _payload("key", keys, count),
+        value=_payload("value", values, count),
         tail=tails(headers, count),
         timestamp=_milliseconds(timestamps, count, timestamp_ms),
     )
@@ -115,8 +115,7 @@ class _Rows(NamedTuple):
     timestamp: Ints
 
 
-def payload(name: str, column: pa.Array, count: int) -> Payload:
-    """Return a column of strings or bytes; it must have `count` rows."""
+def _payload(name: str, column: pa.Array, count: int) -> Payload:
     if len(column) != count:
         raise InvalidRecord(f"column {name} has {len(column)} rows, column value {count}")
     column = _as_binary(name, column)
@@ -127,7 +126,7 @@ def payload(name: str, column: pa.Array, count: int) -> Payload:
     if column.null_count:
         null = column.is_null().to_numpy(zero_copy_only=False)
         size[null] = 0
-        raw[null] = RAW_NULL
+        raw[null] = _RAW_NULL
     return Payload(memoryview(data or b"").cast("B"), offsets[:-1], size, raw)
 
 
@@ -328,7 +327,7 @@ def _write_slots(rows: _Rows, offset_delta: Ints, timestamp_delta: Ints) -> _Slo
     position = _put(octets, position + 1, timestamp_raw)
     position = _put(octets, position, offset_raw)
     if rows.key is None:
-        octets[position] = RAW_NULL
+        octets[position] = _RAW_NULL
         value_at = position + 1
     else:
         value_at = _put(octets, position, rows.key.raw)
