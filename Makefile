@@ -119,7 +119,7 @@ demo: setup-spark ## three nodes, orders, a Spark pipeline, two kills, an audit:
 
 chaos-spark: setup-dev ## Spark copies exactly once while workers, drivers, executors and brokers die: KILLS=N (51), ARGS=--list
 	$(PY) tests/chaos_spark.py --kills $(KILLS) $(ARGS)
-	$(if $(ARGS),,$(IN) MINIBROKER_WITH_ORDERS=1 "$(VENV)/bin/python" -m pytest -q final/tests/test_pipelines_kill.py)
+	$(if $(ARGS),,$(IN) MINIBROKER_WITH_ORDERS=1 "$(VENV)/bin/python" -m pytest -q final/tests/test_pipelines_kill.py tests/java/check_masters.py)
 
 # Each query takes a second or so, so there are fewer rounds than elsewhere.
 bench-spark: setup-dev ## the Spark connector beside others, its codec, its triggers; figures into docs/

@@ -1,6 +1,7 @@
 """The format `minibroker` in a real session, on a real broker: batches, streams, restarts, losses, refusals, hangs."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,12 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from brokers import Broker, eventually
+from cases import case
 from proxy import Exchange, Proxy, Verdict
 
 from minibroker.clients import admin
+from minibroker.pipelines import generating
+from minibroker.pipelines.generator import Shape
 from minibroker.pipelines.running import begin
 
 if TYPE_CHECKING:
@@ -108,6 +112,20 @@ def test_filters_give_the_same_rows_pushed_or_not(topics: "Topics", is_pushed: b
         assert values(frame) == [15, 23, 24, 25]
     finally:
         topics.spark.conf.set(setting, before or "false")
+
+
+def test_the_queries_on_the_page_about_tables_run(topics: "Topics") -> None:
+    topic = topics.create(2)
+    shape = Shape(bad_fraction=0.05)
+    generating.generate(topics.address, topic, shape, count=60)
+    topics.read(topic, includeHeaders="true").createOrReplaceTempView("orders")
+    page = (Path(__file__).parents[2] / "docs/operations/sql.md").read_text()
+    queries = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    found = {query.split("\n")[0]: topics.spark.sql(query).collect() for query in queries}
+    assert len(found) == 6
+    for first_line, rows in found.items():
+        with case(first_line):
+            assert rows
 
 
 def test_wrong_options_and_missing_topics_are_one_clear_line(topics: "Topics") -> None:
