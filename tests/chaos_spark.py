@@ -321,7 +321,8 @@ def plan(kills: int, chance: random.Random) -> dict[str, list[Kill]]:
     chosen: dict[str, list[Kill]] = {}
     for master, kinds in KILLS.items():
         count = kills - kills // 3 if master == LOCAL else kills // 3
-        rare = [it for it in kinds if it not in CHEAP] * max(1, count // 11)
+        # A driver takes three times as long to come back as an executor.
+        rare = [it for it in kinds if it not in CHEAP] * max(1, count // (11 if master == LOCAL else 5))
         many = [kinds[it % len(CHEAP)] for it in range(max(0, count - len(rare)))]
         chosen[master] = [*rare, *many][:count]
         chance.shuffle(chosen[master])

@@ -14,6 +14,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from brokers import Broker, eventually
 from cases import case
 from proxy import Exchange, Proxy, Verdict
+from transactions_stock import read_all
 
 from minibroker.clients import admin
 from minibroker.pipelines import generating
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 SECONDS_MAX = 90
 PRODUCE = 0
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def values(rows: "DataFrame") -> list[int]:
@@ -114,18 +116,29 @@ def test_filters_give_the_same_rows_pushed_or_not(topics: "Topics", is_pushed: b
         topics.spark.conf.set(setting, before or "false")
 
 
-def test_the_queries_on_the_page_about_tables_run(topics: "Topics") -> None:
+def test_the_queries_on_the_page_about_tables_and_the_cells_of_the_notebook_run(
+    topics: "Topics", monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = topics.create(2)
     shape = Shape(bad_fraction=0.05)
     generating.generate(topics.address, topic, shape, count=60)
     topics.read(topic, includeHeaders="true").createOrReplaceTempView("orders")
-    page = (Path(__file__).parents[2] / "docs/operations/sql.md").read_text()
+    page = (DOCS / "operations/sql.md").read_text()
     queries = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
     found = {query.split("\n")[0]: topics.spark.sql(query).collect() for query in queries}
     assert len(found) == 6
     for first_line, rows in found.items():
         with case(first_line):
             assert rows
+    # The notebook reads the same orders, and takes the session that is there.
+    monkeypatch.setenv("MINIBROKER_BOOTSTRAP_SERVER", topics.address)
+    monkeypatch.setenv("ORDERS_TOPIC", topic)
+    names: dict[str, Any] = {}
+    for cell in json.loads((DOCS / "notebooks/orders.ipynb").read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert names["chart"].svg().count("curve") >= len(names["regions"])
+    assert len(read_all(topics.client, f"{topic}-windows")) == len(names["rows"])
 
 
 def test_wrong_options_and_missing_topics_are_one_clear_line(topics: "Topics") -> None:

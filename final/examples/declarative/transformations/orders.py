@@ -18,4 +18,5 @@ def large() -> DataFrame:
     """Read the topic as a stream, and keep the orders of more than 100."""
     reader = spark.readStream.format("minibroker").option("kafka.bootstrap.servers", BOOTSTRAP)
     orders = reader.option("subscribe", "orders").option("startingOffsets", "earliest").load()
-    return orders.where("get_json_object(cast(value as string), '$.amount') > 100").select("key", "value")
+    amount = "try_cast(get_json_object(cast(value as string), '$.amount') as double)"
+    return orders.where(f"{amount} > 100").select("key", "value")
