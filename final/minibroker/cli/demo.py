@@ -46,6 +46,7 @@ TOPICS = ("orders", "revenue", "orders-dead")
 SPARK_S_MAX = 120.0
 RATE = 500
 SEQUENCE = "sequence"
+CONF = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
 
 INTRO = """\
 minibroker demo
@@ -187,7 +188,7 @@ class Pipeline(threading.Thread):
         self._log = folder / "spark.log"
         self.told: dict[str, dict[str, Any]] = {}
         chosen = {"bootstrap": bootstrap, "checkpoint": str(folder / "checkpoint"), "interval": "300 milliseconds"}
-        given = {"orders": chosen, "history": str(folder / "history.jsonl"), "conf": {"spark.driver.memory": "1g"}}
+        given = {"orders": chosen, "history": str(folder / "history.jsonl"), "conf": CONF}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "minibroker.pipelines.live", json.dumps(given)],
@@ -211,13 +212,13 @@ class Pipeline(threading.Thread):
         """Wait for something that the process tells."""
         return until(lambda: self.has_told(kind), f"Spark tells {kind}", seconds=SPARK_S_MAX, every_s=0.1)
 
-    def has_told(self, kind: str) -> dict[str, Any] | None:
-        """Return what the process has told; fail if it has ended."""
+    def has_told(self, kind: str) -> dict[str, Any]:
+        """Return what the process has told, or an empty dict; fail if it has ended."""
         if "failed" in self.told:
             raise DemoFailed(f"the pipeline failed: {self.told['failed']['reason']}")
         if self._process.poll() not in (None, 0):
             raise DemoFailed(f"Spark ended: {self._log.read_text(errors='replace').strip()[-300:] or 'no output'}")
-        return self.told.get(kind)
+        return self.told.get(kind, {})
 
     def finish(self) -> dict[str, Any]:
         """Let it process the rest, and audit."""
@@ -286,7 +287,7 @@ class Demo:
         while not is_over():
             if time.monotonic() > deadline_s:
                 raise DemoFailed(f"nothing happened for {seconds:.0f} s: is the machine very busy?")
-            progress = self.pipeline.has_told("progress") or {}
+            progress = self.pipeline.has_told("progress")
             behind = progress.get("behind")
             lag = "" if behind is None else f" · batch {progress['batch']} of Spark, {behind:,} orders behind"
             self.screen.status(f"{self.shop.produced:,} orders sent, {self.shop.acked:,} acknowledged{lag}")

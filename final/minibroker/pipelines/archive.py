@@ -240,15 +240,14 @@ def verify(spark: "SparkSession", settings: Archive) -> Comparison:
     both = log.join(copies, place, "full_outer").join(ends, "partition", "left").join(starts, "partition", "left")
     is_later = f.coalesce(f.col("offset") > f.col("last"), f.lit(True))
     kinds = {
-        "equal": "copies = 1 AND was = now",
+        "equal": f.expr("copies = 1 AND was = now"),
         "missing": f.col("copies").isNull() & ~is_later,
-        "twice": "copies > 1",
-        "different": "copies = 1 AND was != now",
-        "extra": "now IS NULL AND offset >= first",
+        "twice": f.expr("copies > 1"),
+        "different": f.expr("copies = 1 AND was != now"),
+        "extra": f.expr("now IS NULL AND offset >= first"),
         "not_archived_yet": f.col("copies").isNull() & is_later,
     }
-    conditions = {name: f.expr(it) if isinstance(it, str) else it for name, it in kinds.items()}
-    row = both.agg(*(f.count(f.when(it, 1)).alias(name) for name, it in conditions.items())).first()
+    row = both.agg(*(f.count_if(it).alias(name) for name, it in kinds.items())).first()
     assert row is not None, "an aggregate without groups has one row"
     return Comparison(*row)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import Row
 from pyspark.sql import functions as f
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from minibroker.pipelines.orders import parsed
 from minibroker.pipelines.running import (
