@@ -166,12 +166,9 @@ def test_features_are_described(cluster: QuorumCluster) -> None:
     found = calls(cluster, "features")
     supported = {name: (int(low), int(high)) for kind, name, low, high in (it for it in found if it[0] == "supported")}
     finalized = {name: int(level) for kind, name, level in (it for it in found if it[0] == "finalized")}
-    # Kafka also supports kraft.version, transaction.version and more: docs/differences.md says why not here.
-    assert (
-        supported.keys()
-        == finalized.keys()
-        == {"eligible.leader.replicas.version", "group.version", "metadata.version"}
-    )
+    # Kafka also supports kraft.version and more: docs/differences.md says why not here.
+    expected = {"eligible.leader.replicas.version", "group.version", "metadata.version", "transaction.version"}
+    assert supported.keys() == finalized.keys() == expected
     outside = [name for name, level in finalized.items() if not supported[name][0] <= level <= supported[name][1]]
     assert outside == []
     shown = tool("FeatureCommand", cluster, "describe")
