@@ -15,7 +15,7 @@ import pyarrow as pa
 from minibroker.client.errors import BrokerError, ClientError
 from minibroker.clients import group_admin
 from minibroker.clients.blocking import Client
-from minibroker.clients.coordination import NO_MEMBER, TRANSACTION, Coordinator, GroupCoordinator
+from minibroker.clients.coordination import LOST_CONNECTION, NO_MEMBER, TRANSACTION, Coordinator, GroupCoordinator
 from minibroker.clients.transacting import FEATURE, FENCING, Session
 from minibroker.log.clock import precise_ms
 from minibroker.segments.checkpoint import TopicPartition
@@ -232,16 +232,25 @@ def demand_no_others(settings: ClientSettings, tickets: list[Ticket]) -> None:
     """
     ours = {it.name for it in tickets}
     batch = tickets[0]
-    client = cached_client(settings)
-    others = [
-        it.group_id
-        for it in group_admin.list_groups(client)
-        if it.group_id.startswith(batch.query) and it.group_id not in ours
-    ]
-    for group_id in others:
-        found = _progress(client, GroupCoordinator(client.core, group_id), is_stable=True)
-        if found is not None and found.next_batch > batch.batch_id:
+    for group_id, found in _progress_of_all(settings, batch.query).items():
+        if group_id not in ours and found.next_batch > batch.batch_id:
             raise ReplayRefused(
                 f"batch {batch.batch_id} of query {batch.query_id} has {len(tickets)} Spark partitions now, and"
                 f" {found.fingerprint.row_count} rows of another one, {group_id}, were committed before; {WAY_OUT}"
             )
+
+
+def _progress_of_all(settings: ClientSettings, prefix: str) -> dict[str, Committed]:
+    """Return the progress of every Spark partition of a query; ask again while a node has just died."""
+    deadline_ms = precise_ms() + settings.timeout_ms
+    while True:
+        client = cached_client(settings)
+        try:
+            names = [it.group_id for it in group_admin.list_groups(client) if it.group_id.startswith(prefix)]
+            found = {it: _progress(client, GroupCoordinator(client.core, it), is_stable=True) for it in names}
+            return {name: it for name, it in found.items() if it is not None}
+        except LOST_CONNECTION:
+            if precise_ms() >= deadline_ms:
+                raise
+            forget_client(settings)
+            time.sleep(settings.backoff_ms / 1000)

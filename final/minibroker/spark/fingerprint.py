@@ -1,7 +1,7 @@
 """The fingerprint of rows: a hash of each row, summed, so that the order of the rows does not matter. A pure module.
 
 The hash of a row is made of the sizes and the checksums (CRC-32C) of its fields. It tells rows apart that were
-partitioned differently by a change of options or of code. It is no protection against somebody who makes up rows.
+partitioned differently by a change of options or of code. It does not tell rows apart that were made up to look alike.
 """
 
 import numpy as np
