@@ -267,7 +267,7 @@ def _main() -> None:
 
 
 def _end(code: int) -> None:
-    """End as Python does, but without taking the template's modules apart, which takes longer than most programs run."""
+    """End as Python does, but do not take the modules of the template apart: most programs run for less time."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     # What was lost may still complain: a task whose exception was never retrieved logs it when it is collected.
