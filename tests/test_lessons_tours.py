@@ -6,16 +6,17 @@ A tour is a table with the columns `file`, `function` and `what happens`. It is 
 import asyncio
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import FrameType
 
 from cases import case
 from lessons import ROOT
 
+from minibroker.bench.launcher import HOST, Server, reserve_port
 from minibroker.bench.watching import until
-from minibroker.clients import transaction_admin
+from minibroker.clients import admin, transaction_admin
 from minibroker.clients.blocking import Client
 from minibroker.clients.transactional import TransactionalProducer
 from minibroker.coordinators.node import coordinator_node
@@ -26,6 +27,8 @@ from minibroker.log.logfile import EVERY_APPEND, LogFile
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.configs import NodeConfig
 from minibroker.partitions.node import alone
+from minibroker.quorum.node import quorum_node
+from minibroker.replicas.one_controller import replicated
 from minibroker.segments.config import LogConfig
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.headers import frame_request
@@ -168,37 +171,126 @@ def test_the_tour_of_chapter_06_is_what_happens(tmp_path: Path) -> None:
     assert missing(tour, asyncio.run(calls_of_a_commit(tmp_path))) == []
 
 
+@asynccontextmanager
+async def connected(address: str) -> AsyncIterator[Callable[[Request, int], Awaitable[list[Call]]]]:
+    """Connect to a node of this process. The function sends a request, and returns the calls up to its answer."""
+    host, _colon, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+
+    async def calls_for(request: Request, version: int) -> list[Call]:
+        with recorded() as calls:
+            for part in frame_request(request, version=version, correlation_id=1, client_id="tour"):
+                assert not isinstance(part, FileSlice)
+                writer.write(part)
+            await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+        return calls
+
+    try:
+        yield calls_for
+    finally:
+        writer.close()
+
+
+def a_produce(sequence: int = 0) -> ProduceRequest:
+    """One numbered record for orders-0, with acks=all."""
+    produced = PartitionProduceData(index=0, records=a_batch(producer_id=7, producer_epoch=0, base_sequence=sequence))
+    topic_data = [TopicProduceData(name="orders", partition_data=[produced])]
+    return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topic_data)
+
+
 def test_the_tours_of_chapter_03_are_what_happens(tmp_path: Path) -> None:
     produce_tour, fetch_tour = tours("03-partitions/lessons/08-looking-back.md")
 
     async def produce_and_fetch() -> tuple[list[Call], list[Call]]:
         node = alone(NodeConfig({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}))
         await node.start()
-        host, _colon, port = node.address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-
-        async def calls_for(request: Request, version: int) -> list[Call]:
-            with recorded() as calls:
-                for part in frame_request(request, version=version, correlation_id=1, client_id="tour"):
-                    assert not isinstance(part, FileSlice)
-                    writer.write(part)
-                await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-            return calls
-
-        await calls_for(MetadataRequest(topics=[MetadataRequestTopic(name="orders")]), 9)
-        produced = PartitionProduceData(index=0, records=a_batch(producer_id=7, producer_epoch=0, base_sequence=0))
-        topic_data = [TopicProduceData(name="orders", partition_data=[produced])]
-        of_produce = await calls_for(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topic_data), 9)
-        wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
-        topics = [FetchTopic(topic="orders", partitions=[wanted])]
-        of_fetch = await calls_for(FetchRequest(max_wait_ms=1000, min_bytes=1, max_bytes=1000, topics=topics), 12)
-        writer.close()
+        async with connected(node.address) as calls_for:
+            await calls_for(MetadataRequest(topics=[MetadataRequestTopic(name="orders")]), 9)
+            of_produce = await calls_for(a_produce(), 9)
+            wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+            topics = [FetchTopic(topic="orders", partitions=[wanted])]
+            of_fetch = await calls_for(FetchRequest(max_wait_ms=1000, min_bytes=1, max_bytes=1000, topics=topics), 12)
         await node.stop()
         return of_produce, of_fetch
 
     of_produce, of_fetch = asyncio.run(produce_and_fetch())
     assert missing(produce_tour, of_produce) == []
     assert missing(fetch_tour, of_fetch) == []
+
+
+def place_orders(address: str) -> None:
+    """Create orders-0 on nodes 1 and 2; node 1 leads."""
+    with Client(address) as client:
+        admin.create_topics(client, [admin.NewTopic("orders", assignments={0: [1, 2]})])
+
+
+def test_the_tours_of_chapter_04_are_what_happens(tmp_path: Path) -> None:
+    """Two nodes in one process, so the calls of both are in one trace."""
+    produce_tour, shrink_tour = tours("04-replication-isr/lessons/11-looking-back.md")
+
+    async def produce_twice() -> tuple[list[Call], list[Call]]:
+        settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "replica.lag.time.max.ms": "1000"}
+        first = replicated(NodeConfig(settings | {"node.id": "1", "log.dirs": str(tmp_path / "1")}))
+        await first.start()
+        voters = {"controller.quorum.voters": f"1@{first.address}"}
+        second = replicated(NodeConfig(settings | voters | {"node.id": "2", "log.dirs": str(tmp_path / "2")}))
+        await second.start()
+        await asyncio.to_thread(place_orders, first.address)
+        async with connected(first.address) as calls_for:
+            # When the first record is acknowledged, the follower's next fetch waits at the leader.
+            await calls_for(a_produce(0), 9)
+            of_produce = await calls_for(a_produce(1), 9)
+            await second.stop()
+            of_shrinking = await calls_for(a_produce(2), 9)
+        await first.stop()
+        return of_produce, of_shrinking
+
+    of_produce, of_shrinking = asyncio.run(produce_twice())
+    assert missing(produce_tour, of_produce) == []
+    assert missing(shrink_tour, of_shrinking) == []
+
+
+async def calls_of_an_election_and_a_failover(folder: Path) -> tuple[list[Call], list[Call]]:
+    """What two voters call when they start, and when a third node, which leads a partition, is killed."""
+    with ExitStack() as stack:
+        addresses = {number: f"{HOST}:{reserve_port(stack)}" for number in (1, 2)}
+        voters = ",".join(f"{number}@{address}" for number, address in addresses.items())
+        client = stack.enter_context(Client(",".join(addresses.values())))
+
+        def is_led_by(node_id: int) -> bool:
+            (topic,) = client.metadata(["orders"]).topics
+            return [it.leader_id for it in topic.partitions] == [node_id]
+
+        settings = {"controller.quorum.voters": voters, "broker.session.timeout.ms": "1000"}
+        nodes = [
+            quorum_node(NodeConfig({**settings, "node.id": str(number), "log.dirs": str(folder / str(number)),
+                                    "listeners": f"PLAINTEXT://{address}"}))
+            for number, address in addresses.items()
+        ]  # fmt: skip
+        with recorded() as of_election:
+            await asyncio.gather(*(node.start() for node in nodes))
+        third = Server(
+            lambda listen: [sys.executable, "-m", "minibroker.quorum", "3", str(folder / "3"), listen, voters], folder
+        )
+        stack.callback(third.kill)
+        third.begin()
+        await asyncio.to_thread(third.await_ready)
+        orders = admin.NewTopic("orders", assignments={0: [3, 1, 2]})
+        await asyncio.to_thread(admin.create_topics, client, [orders])
+        await asyncio.to_thread(until, lambda: is_led_by(3), "node 3 leads")
+        with recorded() as of_failover:
+            third.kill()
+            await asyncio.to_thread(until, lambda: is_led_by(1), "node 1 leads")
+        await asyncio.gather(*(node.stop() for node in nodes))
+    return of_election, of_failover
+
+
+def test_the_tours_of_chapter_05_are_what_happens(tmp_path: Path) -> None:
+    """The client has a thread of its own and the third node a process, so all calls are those of the two voters."""
+    election_tour, failover_tour = tours("05-raft-controller/lessons/10-looking-back.md")
+    of_election, of_failover = asyncio.run(calls_of_an_election_and_a_failover(tmp_path))
+    assert missing(election_tour, of_election) == []
+    assert missing(failover_tour, of_failover) == []
 
 
 def test_a_step_that_is_not_called_in_its_place_is_found() -> None:

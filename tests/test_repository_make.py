@@ -16,6 +16,7 @@ WORKING = [
     "setup-dev",
     "run",
     "bench-spark",
+    "bench-peers",
     "test",
     "test-java",
     "test-kafka",
@@ -31,7 +32,6 @@ WORKING = [
     "help",
 ]
 LATER = {
-    "bench-peers": "after chapter 07",
     "demo": "after chapter 07",
 }
 

@@ -6,6 +6,7 @@ define it. Where Chromium is installed, a browser shows the same.
 """
 
 import functools
+import html
 import http.server
 import json
 import os
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lessons import ROOT, Page, lessons
@@ -53,6 +55,58 @@ def test_a_browser_draws_the_diagrams_and_asks_no_other_host(site: Path, tmp_pat
     asked, drawn = browse(site, bare, tmp_path / "second")
     assert not drawn
     assert [url for url in asked if not url.startswith("http://here/")] != []
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
+def test_a_browser_shows_whole_lines_of_code_at_1280_pixels(site: Path, tmp_path: Path) -> None:
+    script = """
+        const blocks = [...document.querySelectorAll("pre > code")];
+        const cut = blocks.filter((block) => block.scrollWidth > block.clientWidth + 1);
+        report({blocks: blocks.length, cut: cut.map((block) => block.textContent.slice(0, 60))});
+    """
+    for name in ("02-batches", "03-recovery"):
+        found = run_in(site / f"chapters/01-log/lessons/{name}.html", script, tmp_path / name)
+        assert found["blocks"] > 0, name
+        assert found["cut"] == [], name
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
+def test_the_search_finds_a_kip_in_a_site_that_is_read_from_a_disk(tmp_path: Path) -> None:
+    """A small site with the settings of ours, because the index of the whole site takes many seconds."""
+    docs = tmp_path / "docs"
+    shutil.copytree(ROOT / "docs/javascripts", docs / "javascripts", ignore=shutil.ignore_patterns("mermaid*"))
+    (docs / "index.md").write_text("# First\n\nNothing here.\n")
+    (docs / "second.md").write_text("# Second\n\nEligible leader replicas are those of KIP-966.\n")
+    settings = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": "docs", "nav": [{"a": "index.md"}, {"b": "second.md"}]}
+    settings |= {"extra_javascript": [], "extra_css": [], "watch": []}
+    (tmp_path / "mkdocs.yml").write_text(json.dumps(settings))
+    script = """
+        const field = document.querySelector("input.md-search__input");
+        field.focus();
+        field.value = "KIP-966";
+        field.dispatchEvent(new KeyboardEvent("keyup", {key: "6"}));
+        const look = () => {
+            const found = [...document.querySelectorAll(".md-search-result__item > a")].map((link) => link.pathname);
+            if (found.length) report(found); else setTimeout(look, 100);
+        };
+        look();
+    """
+    page = build(tmp_path / "site", repository=tmp_path, search="true") / "index.html"
+    assert any(path.endswith("/second.html") for path in run_in(page, script, tmp_path / "browser"))
+
+
+def run_in(page: Path, script: str, scratch: Path) -> Any:
+    """Open a page from the disk, run a script when it is loaded, and return what the script reports."""
+    probe = page.with_name(f"probe-{page.stem}.htm")
+    report = "const report = (value) => { document.body.dataset.report = JSON.stringify(value); };"
+    run = f'<script>{report} addEventListener("load", () => setTimeout(() => {{ {script} }}, 500));</script>'
+    probe.write_text(page.read_text().replace("</body>", f"{run}</body>"))
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
+    command += ["--window-size=1280,900", f"--user-data-dir={scratch}", "--dump-dom", probe.as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    reported = re.search(r'data-report="([^"]*)"', shown)
+    assert reported is not None, shown[-2000:]
+    return json.loads(html.unescape(reported[1]))
 
 
 def browse(site: Path, page: Path, scratch: Path) -> tuple[list[str], bool]:
@@ -100,11 +154,11 @@ def test_the_server_watches_what_the_pages_are_made_of() -> None:
     assert included | {"chapters", "final"} <= set(listed[1].split(", "))
 
 
-def build(out: Path, repository: Path = ROOT) -> Path:
+def build(out: Path, repository: Path = ROOT, search: str = "false") -> Path:
     # Not --quiet: it would silence the warnings before --strict counts them.
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
-    # No claim needs the index of the search or highlighted sources, which take most of the time.
-    env = os.environ | {"NO_MKDOCS_2_WARNING": "1", "SITE_SEARCH": "false", "SITE_CODE": "false"}
+    # Most claims need no index of the search and no highlighted sources, which take most of the time.
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1", "SITE_SEARCH": search, "SITE_CODE": "false"}
     result = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return out

@@ -1,8 +1,9 @@
 """Bugs that replication could have, most of which Kafka once had, each as a patch; and what finds it.
 
-    PYTHONPATH=chapters/04-replication-isr/tests python -m replication_bugs [PART OF A NAME…]
+    PYTHONPATH=chapters/04-replication-isr/tests python -m replication_bugs [PART OF A NAME…] [--shrink]
 
-looks for every bug anew, in 500 seeds at most, and prints the table.
+looks for every bug, with its known seed first and then with 500 others, and prints the table. `--shrink` also names the
+faults that matter.
 """
 
 import sys
@@ -22,7 +23,7 @@ from minibroker.partitions.access import Gate
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import Appended, EpochEnd, LocalPartition, Reader
 from minibroker.partitions.producers import ProducerStates
-from minibroker.replication import authority, replica
+from minibroker.replication import authority, follower
 from minibroker.replication.authority import IsrChange
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.follower import Fetched
@@ -208,7 +209,7 @@ BUGS = (
     ),
     _bug("diverging logs are not noticed", (Replica, "diverging_epoch", _never_diverges), seed=3, invariant=None),
     _bug(
-        "two failovers, one comparison (KIP-279)", (replica, "common_end", _end_of_leaders_epoch), seed=99, invariant=0
+        "two failovers, one comparison (KIP-279)", (follower, "common_end", _end_of_leaders_epoch), seed=99, invariant=0
     ),
     _bug("epochs stay when records are cut off", (EpochCache, "truncate_end", _keep_all), seed=19, invariant=0),
     _shown("fetches name no epoch (KIP-320)", (LocalPartition, "check_leader", _any_epoch), by="kip-320-fenced-fetch"),

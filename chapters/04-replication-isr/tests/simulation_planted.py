@@ -20,6 +20,7 @@ from simulation_scenario import Stage
 
 from minibroker.partitions.access import Access, Gate
 from minibroker.partitions.registry import Handler
+from minibroker.simulation.running import shrunk
 from minibroker.simulation.world import Outcome, World
 from minibroker.wire.schema import Request
 
@@ -103,20 +104,34 @@ def open_to(kind: type[Request]) -> Callable[[Gate, Access, Handler], Handler]:
 _IF_ALLOWED = Gate._if_allowed
 
 
-def look_for(bug: Bug, seeds: Sequence[int] = range(1, SEEDS_MAX + 1)) -> str:
-    """Search for a bug again: the first seed that finds it, or its scenario, and how it shows."""
+def first_failure(bug: Bug) -> Outcome | None:
+    """A seed that finds a bug: the known one, or else the first one."""
+    seeds = (bug.seed, *range(1, SEEDS_MAX + 1))
+    return next((outcome for seed in seeds if (outcome := bug.run(seed)).violation is not None), None)
+
+
+def look_for(bug: Bug, *, shrinks: bool) -> str:
+    """Search for a bug: a seed that finds it, or its scenario, and how it shows."""
     if bug.scenario is not None:
         recorded, played = bug.play()
         return f"{bug.found_by}: it comes out otherwise" if recorded != played else "not found by its transcript"
-    for seed in seeds:
-        outcome = bug.run(seed)
-        if outcome.violation is not None:
-            return f"seed {seed}: {outcome.violation}"
-    return f"not found in {len(seeds)} seeds"
+    failure = first_failure(bug)
+    if failure is None:
+        return f"not found in {SEEDS_MAX} seeds"
+    told = f"seed {failure.seed}: {failure.violation}"[:160]
+    return "\n".join([told, *_faults_that_matter(bug, failure)]) if shrinks else told
 
 
-def print_table(bugs: Sequence[Bug], names: Sequence[str]) -> None:
-    """Search for every bug whose name contains one of the words, or for all."""
+def _faults_that_matter(bug: Bug, failure: Outcome) -> list[str]:
+    assert bug.world is not None
+    with bug.planted():
+        fewer = shrunk(bug.world, failure)
+    return [f"  {len(fewer)} of {len(failure.faults)} faults matter:", *(f"    {fault}" for fault in fewer)]
+
+
+def print_table(bugs: Sequence[Bug], words: Sequence[str]) -> None:
+    """Search for every bug with one of the words in its name, or for all. `--shrink` names the faults that matter."""
+    names = [word for word in words if word != "--shrink"]
     for bug in bugs:
         if not names or any(name in bug.name for name in names):
-            print(f"{bug.name:<58} {look_for(bug)[:160]}", flush=True)
+            print(f"{bug.name:<58} {look_for(bug, shrinks='--shrink' in words)}", flush=True)

@@ -1,6 +1,8 @@
 """The cache of epochs answers what the log itself would answer, whatever happens to the log."""
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from unittest.mock import patch
 
@@ -13,9 +15,11 @@ from replication_nodes import batch_of
 
 from minibroker.log.batch import batches
 from minibroker.log.errors import LogError
+from minibroker.log.interfaces import Files
 from minibroker.log.memory import MemoryFiles
 from minibroker.partitions.partition import EpochEnd
 from minibroker.replication.epochs import LEADER_EPOCH_CHECKPOINT, UNKNOWN, EpochCache, EpochEntry, decode, encode
+from minibroker.segments import checkpoint
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.config import LogConfig
 from minibroker.segments.directory import DataDirectory
@@ -46,6 +50,20 @@ def content(files: MemoryFiles) -> bytes:
 
 def append(log: SegmentedLog, epoch: int, count: int = 1) -> None:
     log.append(batch_of(*[b"v"] * count), leader_epoch=epoch)
+
+
+@contextmanager
+def unwritable(error: OSError) -> Iterator[None]:
+    """The checkpoint of the epochs cannot be written; all other checkpoints can."""
+    write = checkpoint.write
+
+    def write_or_fail(files: Files, path: str, data: bytes, *, durably: bool = True) -> None:
+        if path.endswith(LEADER_EPOCH_CHECKPOINT):
+            raise error
+        write(files, path, data, durably=durably)
+
+    with patch.object(checkpoint, "write", write_or_fail):
+        yield
 
 
 def filled(files: MemoryFiles, *epochs: int) -> SegmentedLog:
@@ -239,7 +257,7 @@ def test_a_full_disk_does_not_take_a_log_offline_because_of_its_epochs() -> None
     files = MemoryFiles()
     log, cache = open_log(files)
     append(log, 1)
-    with patch.object(cache, "_write", side_effect=OSError(errno.ENOSPC, "no space left on device")):
+    with unwritable(OSError(errno.ENOSPC, "no space left on device")):
         append(log, 4)
     assert (log.failure, cache.entries) == (None, [(1, 0), (4, 1)])
     append(log, 4)
@@ -319,7 +337,7 @@ class CacheBesideTheLog(RuleBasedStateMachine):
     @rule(count=st.integers(1, 3))
     def die_between_the_batch_and_the_checkpoint(self, count: int) -> None:
         self.epoch += 1
-        with patch.object(self.cache, "_write", side_effect=OSError("dead")):
+        with unwritable(OSError("dead")):
             append(self.log, self.epoch, count)
         self.kill()
         assert self.cache.latest_epoch == self.epoch

@@ -47,7 +47,7 @@ def test_a_planted_bug_is_removed_afterwards() -> None:
 
 
 def test_the_lesson_lists_every_planted_bug_with_what_finds_it() -> None:
-    lesson = (HERE.parent / "README.md").read_text()
+    lesson = (HERE.parent / "lessons/10-bugs-planted.md").read_text()
     (table,) = re.findall(r"^\| planted \| found by \| as \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", lesson, re.MULTILINE)
     assert table.splitlines() == [f"| {bug.name} | {found_by(bug)} | {shown_as(bug)} |" for bug in BUGS]
 

@@ -18,7 +18,8 @@ from simulated_machine import Wire
 
 from minibroker.controller.balancing import LeaderBalance
 from minibroker.controller.deciding import Controller
-from minibroker.controller.lifecycle import BrokerState, FenceBroker, Heartbeat, RegisterFenced
+from minibroker.controller.fencing import FenceBroker
+from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced
 from minibroker.controller.reassignment import alter_moving_partitions
 from minibroker.controller.sessions import Sessions
 from minibroker.controller.snapshot import records_of

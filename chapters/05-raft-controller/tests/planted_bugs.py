@@ -17,7 +17,7 @@ from raft_cluster import QuorumNode
 from raft_stage import Stage
 from simulation_planted import Bug, open_to, print_table
 
-from minibroker.controller import lifecycle, reassignment
+from minibroker.controller import fencing, lifecycle, reassignment
 from minibroker.metadata.image import NO_LEADER
 from minibroker.partitions.access import Gate
 from minibroker.raft.election import NO_NODE, Ballot, Election
@@ -102,7 +102,7 @@ def _change_as_if_whole(*arguments: Any) -> Any:
     return _CHANGE(*arguments[:-1], True)  # type: ignore[call-arg]
 
 
-_CHANGE = lifecycle.change_when_fenced
+_CHANGE = fencing.change_when_fenced
 
 
 def _nothing(*_arguments: object) -> None:
@@ -116,7 +116,7 @@ def _without_but_the_last(topic: Any, number: int, partition: Any, *, gone: int,
     return change
 
 
-_WITHOUT = lifecycle.without
+_WITHOUT = fencing.without
 
 
 def _as_it_is(change: Any, _partition: Any) -> Any:
@@ -153,7 +153,7 @@ BUGS = (
     _quorum("a vote for a shorter log", (Raft, "_is_up_to_date", _always), seed=1, invariant=11),
     _quorum(
         "a leader without a quorum goes on leading",
-        (Raft, "_tick_as_leader", _lead_without_quorum),
+        (Raft, "tick_as_leader", _lead_without_quorum),
         seed=1,
         invariant=0,
     ),
@@ -178,7 +178,7 @@ BUGS = (
         seed=33,
         invariant=12,
     ),
-    _cluster("a fenced broker is elected", (lifecycle, "without", _without_but_the_last), seed=10, invariant=10),
+    _cluster("a fenced broker is elected", (fencing, "without", _without_but_the_last), seed=10, invariant=10),
     _quorum("a stranger counts as a voter", (Gate, "_if_allowed", open_to(FetchRequest)), seed=54, invariant=12),
     _quorum(
         "a vote in epoch 2³¹−1 is granted",
@@ -191,7 +191,7 @@ BUGS = (
     _cluster(
         "no replica is eligible after the last one in sync",
         (eligible, "is_enabled", _never),
-        (lifecycle, "is_enabled", _never),
+        (fencing, "is_enabled", _never),
         seed=2,
         invariant=0,
     ),

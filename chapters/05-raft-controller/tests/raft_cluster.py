@@ -18,7 +18,7 @@ from minibroker.partitions.store import METADATA
 from minibroker.quorum.translating import request_of, snapshot_request
 from minibroker.raft import messages
 from minibroker.raft.election import Ballot
-from minibroker.raft.node import NotLeader
+from minibroker.raft.leading import NotLeader
 from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.voters import VoterKey

@@ -26,8 +26,9 @@ from raft_nodes import QuorumNode, voters
 from replication_nodes import batch_of, contents, shown_log
 
 from minibroker.log.errors import StorageError
+from minibroker.raft.leading import NotLeader
 from minibroker.raft.messages import BeginQuorumEpoch, EndQuorumEpoch, Send, Vote
-from minibroker.raft.node import NotLeader, Raft
+from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
 from minibroker.raft.voters import Voter
 from minibroker.wire.codes import ErrorCode

@@ -3,7 +3,7 @@
 from controller_nodes import Metadata, Trio
 
 from minibroker.controller.balancing import ELECTIONS_MAX, ElectPreferredLeaders, LeaderBalance, led_by_others
-from minibroker.controller.lifecycle import FenceBroker
+from minibroker.controller.fencing import FenceBroker
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.topic_commands import CreateTopics, NewTopic
 from minibroker.replication.authority import AlterPartitions, IsrChange

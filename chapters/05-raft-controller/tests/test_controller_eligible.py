@@ -5,7 +5,7 @@ from random import Random
 from cases import case
 from controller_nodes import ORDERS, ORDERS_ID, Metadata
 
-from minibroker.controller.lifecycle import FenceBroker, LeadUncleanly
+from minibroker.controller.fencing import FenceBroker, LeadUncleanly
 from minibroker.controller.reassignment import Move, ReassignPartitions, alter_moving_partitions, elect_moving_leaders
 from minibroker.controller.snapshot import records_of
 from minibroker.metadata.config_commands import AlterConfigs, ConfigChange, ConfigOperation, ResourceChange

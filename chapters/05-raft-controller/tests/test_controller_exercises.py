@@ -8,7 +8,7 @@ from raft_nodes import directory_id
 from test_raft_exercises import elect, fetch, leader, voter
 
 from minibroker.controller.deciding import Controller
-from minibroker.controller.lifecycle import without
+from minibroker.controller.fencing import without
 from minibroker.metadata.authority import Proposal
 from minibroker.metadata.decision import Command, Records
 from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage

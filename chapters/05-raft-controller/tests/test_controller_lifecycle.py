@@ -3,7 +3,8 @@
 from cases import case
 from controller_nodes import ORDERS, Metadata
 
-from minibroker.controller.lifecycle import FenceBroker, Heartbeat, LeadUncleanly, UnregisterBroker
+from minibroker.controller.fencing import FenceBroker, LeadUncleanly
+from minibroker.controller.lifecycle import Heartbeat, UnregisterBroker
 from minibroker.controller.reassignment import Move, ReassignPartitions, alter_moving_partitions
 from minibroker.controller.sessions import Sessions
 from minibroker.controller.snapshot import records_of

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from controller_nodes import ORDERS, ORDERS_ID, Metadata
 
-from minibroker.controller.lifecycle import FenceBroker
+from minibroker.controller.fencing import FenceBroker
 from minibroker.controller.reassignment import (
     Move,
     Moved,

@@ -6,7 +6,7 @@ import contextlib
 import pytest
 from cases import case
 
-from minibroker.controller.lifecycle import FenceBroker
+from minibroker.controller.fencing import FenceBroker
 from minibroker.controller.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from minibroker.metadata.authority import Proposal
 from minibroker.metadata.configs import NodeConfig

@@ -14,8 +14,9 @@ from minibroker.log.control import ControlType, control_type
 from minibroker.log.errors import LogOffline, StorageError
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.decision import Command
+from minibroker.raft.leading import NotLeader
 from minibroker.raft.messages import EndQuorumEpoch, Fetch, Heard, Vote
-from minibroker.raft.node import NotLeader, Raft
+from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
 from minibroker.raft.voters import VoterKey
 from minibroker.wire.codes import ErrorCode

@@ -117,15 +117,21 @@ class ScramServer:
         return self._first.encode()
 
     def _on_final(self, message: str) -> bytes:
+        # The proof is the last field, and it is about everything before it. The message must repeat both nonces and the
+        # header of the first message, and a login is completed once.
         without_proof, _, proof_text = message.rpartition(",p=")
         fields, proof = _fields(without_proof), _decoded(proof_text)
         is_same = hmac.compare_digest(fields.get("r", "").encode(), self._nonce.encode())
         if self.is_complete or not is_same or _decoded(fields.get("c", "")) != self._header.encode():
             raise ScramFailed("the client's final message does not fit its first one")
+        # The signed text has all messages so far: the client's first, the server's first, and this one up to its proof.
         signed = f"{self._bare},{self._first},{without_proof}".encode()
+        # The proof hides the client key with a signature that only the stored key can make. The hash of the client key
+        # must be the stored key.
         client_key = _xor(proof, _hmac(self._known.stored_key, signed))
         if not hmac.compare_digest(hashlib.sha256(client_key).digest(), self._known.stored_key):
             raise ScramFailed("the client does not know the password")
+        # The answer proves that the server knows the password, too: it signs the same text with the server key.
         self.is_complete = True
         return f"v={_encoded(_hmac(self._known.server_key, signed))}".encode()
 

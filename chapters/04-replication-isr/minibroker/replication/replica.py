@@ -6,9 +6,9 @@ the replica what happens:
 
     on_partition   the controller has decided which node leads, and which replicas are in sync
     on_altered     the controller has answered a proposal
-    on_fetched     the leader has answered a fetch; `position` says what to fetch next
-    on_start       the leader has said where its log starts
     tick           time has passed
+
+and, as long as another node leads, `on_fetched` and `on_start`, which are in `follower`.
 
 Each of these changes only the replica and its log, by plain calls. Proposals for the controller go into `outbox`, a
 list that all replicas of a node share; the driver empties it after every event. So the same code runs in a broker and
@@ -25,14 +25,14 @@ The offsets and their order, asserted wherever one of them moves:
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from minibroker.log.batch import HEADER_SIZE, NO_LEADER_EPOCH, NO_OFFSET, read_header
+from minibroker.log.batch import NO_LEADER_EPOCH, NO_OFFSET
 from minibroker.log.interfaces import FileSlice
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import ACKS_ALL, Appended, EpochEnd, LogEnd, Reader, ReplicaPort, wake_all
 from minibroker.replication.epochs import EpochCache
-from minibroker.replication.follower import Fetched, Following, Position, common_end
+from minibroker.replication.follower import Follower, Following
 from minibroker.replication.keys import MIN_INSYNC_REPLICAS
 from minibroker.replication.leader import Altered, IsrProposal, Leadership
 from minibroker.replication.throttling import ReplicationQuotas, is_throttled_follower, is_throttled_leader
@@ -58,11 +58,8 @@ class LeadershipListener(Protocol):
         """This node has stopped leading the partition."""
 
 
-class Replica(ReplicaPort):
+class Replica(Follower, ReplicaPort):
     """One replica of one partition on node `node_id`. Before its first `on_partition` it neither leads nor follows."""
-
-    high_watermark: int = 0
-    """Consumers read the records before this offset. Every replica in sync has them."""
 
     def __init__(
         self,
@@ -78,17 +75,14 @@ class Replica(ReplicaPort):
         listeners: Sequence[LeadershipListener] = (),
         quotas: ReplicationQuotas | None = None,
     ) -> None:
-        self.name = name
+        super().__init__(name, log, epochs, high_watermark=high_watermark)
         self._log_end = LogEnd(name)
         self.node_id = node_id
-        self.log = log
-        self.epochs = epochs
         self._lag_ms_max = lag_ms_max
         self.leader_epoch = NO_LEADER_EPOCH
         self.partition_epoch = -1
         self.min_insync_replicas = 1
         self.leading: Leadership | None = None
-        self.following: Following | None = None
         self._leading_since = NO_LEADER_EPOCH
         """The first epoch of this node's uninterrupted leadership. The log still has every append since then."""
         self._outbox = outbox
@@ -97,8 +91,6 @@ class Replica(ReplicaPort):
         self._quotas = quotas or ReplicationQuotas()
         self._is_throttled_leader = False
         self._is_throttled_follower = False
-        # The checkpoint may be older than the log, or name an offset beyond a log that a power cut has shortened.
-        self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
 
     def configure(self, config: TopicConfig) -> None:
         """Apply the topic's current configuration."""
@@ -113,11 +105,6 @@ class Replica(ReplicaPort):
         """The smallest log start offset of all replicas in sync."""
         start = self.log.log_start_offset
         return start if self.leading is None else self.leading.low_watermark(start)
-
-    def _set_high_watermark(self, offset: int) -> None:
-        self.high_watermark = offset
-        start, end = self.log.log_start_offset, self.log.log_end_offset
-        assert start <= offset <= end, f"{self.name.directory}: high watermark {offset} is not in [{start}, {end}]"
 
     def _advance(self) -> bool:
         """Move the high watermark to the smallest log end offset of the replicas that count. It never goes back."""
@@ -253,8 +240,8 @@ class Replica(ReplicaPort):
         # attempt, the follower may have reconnected and sent a newer fetch.
         if not reader.is_retry:
             self._on_follower(leading, reader, offset)
-        if self._advance():
-            self._wake(self.name)
+            if self._advance():
+                self._wake(self.name)
         if leading.may_join(reader.replica_id, high_watermark=self.high_watermark):
             self._propose({*leading.isr, reader.replica_id}, reader.now_ms)
 
@@ -351,14 +338,6 @@ class Replica(ReplicaPort):
 
     # The follower -----------------------------------------------------------------------------------------------------
 
-    def position(self) -> Position | None:
-        """What to fetch next, and from which leader; None if there is no leader, or the disk has failed."""
-        if self.following is None or self.following.leader < 0 or self.log.failure is not None:
-            return None
-        return self.following.position(
-            self.epochs, log_start_offset=self.log.log_start_offset, log_end_offset=self.log.log_end_offset
-        )
-
     def fetch_bytes_max(self, now_ms: int) -> int | None:
         """How many bytes may be fetched now, 0 if none (KIP-73); None if this replica is not throttled."""
         # A replica that has caught up is not throttled, because it must not fall out of the in-sync set.
@@ -370,67 +349,3 @@ class Replica(ReplicaPort):
         """Count the bytes that a throttled follower has fetched."""
         if self._is_throttled_follower:
             self._quotas.as_follower.record(count, now_ms)
-
-    def on_fetched(self, fetched: Fetched) -> bool:
-        """Act on the leader's answer; return whether to fetch again at once. A late answer is ignored."""
-        if self.following is None or fetched.position != self.position():
-            return False
-        # Our log diverges: truncate it at that point, and fetch again.
-        if fetched.code is ErrorCode.NONE and fetched.diverging is not None:
-            self._cut(common_end(fetched.diverging, self.epochs, log_end_offset=self.log.log_end_offset))
-            return True
-        # The leader's log starts after the end of ours: ask where it starts. After any other error, wait before the
-        # next fetch.
-        if fetched.code is not ErrorCode.NONE:
-            self.following.is_lost = fetched.code is ErrorCode.OFFSET_OUT_OF_RANGE
-            return self.following.is_lost
-        # Append first. Then adopt the leader's high watermark, as far as our own log goes, and its log start.
-        self._begin_with_first_batch(fetched.records)
-        self.log.append_as_follower(fetched.records)
-        self._set_high_watermark(max(self.high_watermark, min(fetched.high_watermark, self.log.log_end_offset)))
-        self.following.is_caught_up = fetched.high_watermark <= self.log.log_end_offset
-        self._delete_before(fetched.log_start_offset)
-        return True
-
-    def _cut(self, offset: int) -> None:
-        if offset < self.log.log_start_offset:
-            # No record of our log is in the leader's log.
-            self._begin_anew(offset)
-            return
-        # Move the high watermark first, because it must never be beyond the end of the log. It goes back only after an
-        # unclean election, which may lose acknowledged records.
-        self.high_watermark = min(self.high_watermark, offset)
-        self.log.truncate(offset)
-        self.epochs.truncate_end(self.log.log_end_offset)
-        # A batch is removed as a whole, so the log may end before the offset.
-        self._set_high_watermark(min(self.high_watermark, self.log.log_end_offset))
-
-    def on_start(self, position: Position, log_start_offset: int) -> None:
-        """The leader, which did not have the offset that we asked for, has said where its log starts."""
-        if self.following is None or not self.following.is_lost or position != self.position():
-            return
-        self.following.is_lost = False
-        # The leader has deleted the records that come next, or our log is empty: begin where the leader's log begins.
-        if self.log.log_end_offset < log_start_offset or self.log.log_end_offset == self.log.log_start_offset:
-            self._begin_anew(log_start_offset)
-
-    def _begin_with_first_batch(self, records: memoryview) -> None:
-        # A log may start in the middle of a batch whose first records were deleted, and a batch is copied as a whole.
-        # So an empty log begins with the batch that contains the start; `_delete_before` deletes the records before the
-        # start afterwards.
-        is_empty = self.log.log_end_offset == self.log.log_start_offset
-        if is_empty and len(records) >= HEADER_SIZE:
-            base_offset = read_header(records).base_offset
-            if base_offset < self.log.log_end_offset:
-                self._begin_anew(base_offset)
-
-    def _begin_anew(self, offset: int) -> None:
-        self.log.truncate_fully_and_start_at(offset)
-        self._set_high_watermark(offset)
-
-    def _delete_before(self, leader_start_offset: int) -> None:
-        """Delete the records that the leader has deleted, up to the high watermark."""
-        start = min(leader_start_offset, self.high_watermark)
-        if start > self.log.log_start_offset:
-            self.log.delete_before(start)
-            self._set_high_watermark(self.high_watermark)

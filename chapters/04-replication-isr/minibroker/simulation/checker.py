@@ -92,16 +92,19 @@ class Checker:
 
     def _place(self, offset: int, value: Value, said: str) -> None:
         """Check a value at an offset against everything that was seen before."""
+        # An offset that is known must have the same value (invariant 2), and then there is nothing more to check.
         known = self._values.get(offset)
         if known is not None:
             if known[0] != value:
                 raise Violation(2, f"offset {offset} has two values: {known[0]}, {known[1]}, and {value}, {said}")
             return
+        # Remember a new offset. The value of an idempotent producer must be at no other offset, and in order.
         self._values[offset] = (value, said)
         promise = self._promise(value)
         if promise.is_idempotent:
             self._check_once(offset, value, said)
             self._check_order(offset, value, said)
+        # A durable value is after every offset that was acked before it was sent (invariant 5).
         if promise.is_durable:
             floor, why = self._floors.get(value, (-1, ""))
             if offset <= floor:
@@ -125,6 +128,7 @@ class Checker:
 
     def finish(self, log: Mapping[int, Value], *, log_start_offset: int = 0) -> None:
         """Check the final log, after healing. Records before its start were deleted and may be missing."""
+        # Every value that was acked (invariant 1) or read (invariant 6) must still be at its offset.
         for offset, (value, at_ms) in sorted(self._acked.items()):
             if offset >= log_start_offset and log.get(offset) != value:
                 raise Violation(1, f"{value} was acked at {at_ms} ms with offset {offset}; {_there(log, offset)}")

@@ -5,12 +5,12 @@ import logging
 from operator import is_
 
 from minibroker.controller.balancing import LeaderBalance
+from minibroker.controller.fencing import FenceBroker, LeadUncleanly, leaderless
 from minibroker.controller.keys import (
     AUTO_LEADER_REBALANCE_ENABLE,
     BROKER_SESSION_TIMEOUT_MS,
     LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
 )
-from minibroker.controller.lifecycle import FenceBroker, LeadUncleanly, leaderless
 from minibroker.controller.sessions import Sessions
 from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.authority import Proposal

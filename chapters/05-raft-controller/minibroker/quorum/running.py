@@ -36,8 +36,9 @@ from minibroker.quorum.translating import (
     voted_of,
 )
 from minibroker.raft.election import NO_NODE
+from minibroker.raft.leading import FETCH_BYTES_MAX
 from minibroker.raft.messages import FetchSnapshot, Send, Vote
-from minibroker.raft.node import FETCH_BYTES_MAX, Raft
+from minibroker.raft.node import Raft
 from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.tables.begin_quorum_epoch import BeginQuorumEpochResponse
 from minibroker.raft.tables.end_quorum_epoch import EndQuorumEpochResponse

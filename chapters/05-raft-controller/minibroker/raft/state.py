@@ -1,7 +1,7 @@
 """The state of a node of the quorum: its epoch, its role, its log, its voters. A pure module.
 
 `QuorumState` owns the state, and every change of role goes through `_become`, by the table in `roles`. It does not know
-the messages that nodes exchange. `Raft`, in `node`, handles them, and is the only class built on `QuorumState`.
+the messages that nodes exchange. `Leading`, `Voting` and `Raft` handle them; they are built on it, one on the other.
 
 `Ballot` keeps the epoch and the vote on the disk, `VoterHistory` has the voter sets of the log. Two parts belong to one
 role and end with it: the `Poll` of a candidate and the `Followers` of a leader.
@@ -23,6 +23,7 @@ from minibroker.raft.roles import NEXT, Cause, Role
 from minibroker.raft.snapshots import NoSnapshots, SnapshotFiles, start_at_snapshot
 from minibroker.raft.voters import VoterKey, VoterSet
 from minibroker.replication.epochs import EpochCache
+from minibroker.wire.codes import ErrorCode
 
 EPOCH_STEP_MAX = 10_000
 """By how much one request may raise the epoch. A forged request could otherwise use up all epochs. A node that is
@@ -228,6 +229,16 @@ class QuorumState:
             " away for many elections and is going to ask for the epoch"
         )
         return True
+
+    def _objection(self, epoch: int, voter: VoterKey) -> ErrorCode:
+        """Why a request is refused: the disk has failed, or the directory or the epoch of the request is wrong."""
+        if self.failure is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if not voter.names(self.me):
+            return ErrorCode.INVALID_VOTER_KEY
+        if self._refuses(epoch, limit=self.epoch + EPOCH_STEP_MAX):
+            return ErrorCode.INVALID_REQUEST
+        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else ErrorCode.NONE
 
     def _learn_epoch(self, epoch: int, leader_id: int, now_ms: int) -> bool:
         """Learn the epoch and leader that another node has named; return whether both nodes are in one epoch."""
