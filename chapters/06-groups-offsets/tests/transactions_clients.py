@@ -223,7 +223,7 @@ class Copier(Member):
         inputs = {it: at for it, at in self.owned.items() if at is not None and self.chance.random() < 0.8}
         if not inputs or claimed is None:
             return
-        ends = {it: at + self.chance.choice((1, 2, 3)) for it, at in inputs.items()}
+        ends = {it: at + self.chance.choice((1, 4, 8)) for it, at in inputs.items()}
         transaction = f"{self.name}.{next(self.world.numbers)}"
         outputs: dict[TopicPartition, list[Copied]] = {}
         for it, start in inputs.items():
