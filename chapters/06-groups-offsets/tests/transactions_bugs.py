@@ -139,7 +139,7 @@ BUGS = (
         invariant=25,
         world=MovingCoordinators,
     ),
-    _bug("a guard outlives an abort", (Guards, "on_marker", _ends_nothing), seed=1, invariant=28, world=LateAnswers),
+    _bug("a guard outlives an abort", (Guards, "on_marker", _ends_nothing), seed=1, invariant=25, world=LateAnswers),
 )
 
 
