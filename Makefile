@@ -1,8 +1,8 @@
 # Every target works from any folder (make -C …, make -f …) and installs what it needs; see `make help`.
 ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 VENV ?= .venv
-# What `make test`, the benchmarks and the site need on top of the broker itself.
-EXTRAS ?= dev,docs,spark
+# What `make test`, the benchmarks and the site need on top of the broker itself; `fast` is the event loop of chapter 07.
+EXTRAS ?= dev,docs,fast,spark
 # More arguments for pytest: make chapter-01 ARGS=--mine
 ARGS ?=
 # How many seeds `make simulate` runs, and in which worlds.
@@ -31,10 +31,10 @@ folder = $(notdir $(firstword $(wildcard $(ROOT)/chapters/$(1)-*)))
 topic = $(patsubst $(1)-%,%,$(call folder,$(1)))
 # A quick run is for testing the commands: its figures mean nothing, so they do not replace those in docs/.
 is_quick = $(filter-out 0,$(MINIBROKER_QUICK))
+PEERS = $(if $(is_quick),build/figures/peers,docs/peers)
 figures = $(if $(is_quick),build/figures/$(call folder,$(1)),docs/chapters/$(call folder,$(1))/figures)
 has = $(if $(word 2,$(PRESENT)),chapters $(firstword $(PRESENT)) to $(lastword $(PRESENT)),chapter $(PRESENT))
 later = @echo "make $@: arrives with chapter $(1) ($(call topic,$(1))); this version has $(has)"
-at_last = @echo "make $@: arrives after chapter 07, with $(1); this version has $(has)"
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-spark setup-dev run test test-java test-kafka lint demo bench docs site clean
@@ -111,8 +111,10 @@ chaos: setup-dev ## nodes, disks, links and clients fail under load: CYCLES=N (2
 chaos-transactions: setup-dev ## a copy in transactions while nodes, links and copiers fail: ROUNDS=N (20), ARGS=--list
 	$(PY) tests/chaos_transactions.py --rounds $(ROUNDS) $(ARGS)
 
-bench-peers: ## beside Apache Kafka and others (later)
-	$(call at_last,the comparison of the whole broker)
+# One table of all rows, after the benchmarks that were chosen; bars that are missed do not keep it from being written.
+bench-peers: setup-dev ## beside Apache Kafka and librdkafka's mock broker, about 25 minutes: ARGS="--only NAME" for one row
+	$(PY) -m minibroker.bench final/peers --repeats $(if $(is_quick),1,5) --out $(PEERS) $(ARGS); met=$$?; \
+		"$(VENV)/bin/python" final/peers/page.py $(PEERS) $(if $(is_quick),,docs/peers.md) && exit $$met
 
 demo: setup-spark ## three nodes, orders, a Spark pipeline, two kills, an audit: two minutes, with QUICK=1 less than one
 	@$(IN) exec "$(VENV)/bin/python" -m minibroker.cli.demo $(if $(filter-out 0,$(QUICK)),--quick)

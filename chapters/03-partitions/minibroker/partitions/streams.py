@@ -18,10 +18,9 @@ from contextlib import suppress
 from minibroker.log.clock import monotonic_ms
 from minibroker.log.interfaces import FileSlice
 from minibroker.partitions.budget import Share
-from minibroker.partitions.errors import Disconnect, Overload
+from minibroker.partitions.errors import Disconnect
 from minibroker.partitions.registry import Deferred, Reply, Session
 from minibroker.partitions.server import NewSession, Server, host_of, name_of
-from minibroker.wire.errors import MalformedMessage
 from minibroker.wire.frames import frame_length
 from minibroker.wire.headers import part_bytes
 from minibroker.wire.schema import Part, Response
@@ -109,14 +108,8 @@ class StreamConnection:
                 await self._serve_one()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
-        except Overload as error:
-            self._server.warn(f"{self.peer}: {error}")
-        except MemoryError:
-            self._server.warn(f"{self.peer}: closed: its request needs more memory than there is")
-        except (MalformedMessage, Disconnect) as error:
-            log.info("%s: closed: %s", self.peer, error)
-        except Exception:
-            log.exception("%s: closed because of a bug", self.peer)
+        except Exception as error:
+            self._server.report(self.peer, error)
         finally:
             self._writer.close()
             with suppress(ConnectionError, asyncio.CancelledError):
@@ -133,11 +126,19 @@ class StreamConnection:
         reply = outcome if isinstance(outcome, Reply) else await self._deferred(outcome)
         self.since_ms = monotonic_ms()
         await self._send(reply.parts)
+        if self.session.pause_ms:
+            await self._pause()
         # If all requests and answers fit into buffers, the code above never yields to the event loop. So yield now and
         # then, and after each long request or answer.
         self.served_count += 1
         if self.served_count % _REQUESTS_IN_A_ROW == 0 or max(length, part_bytes(reply.parts)) > _SMALL_FRAME_BYTES:
             await asyncio.sleep(0)
+
+    async def _pause(self) -> None:
+        pause_ms, self.session.pause_ms = self.session.pause_ms, 0
+        # A connection that pauses is not idle.
+        self.since_ms = monotonic_ms() + pause_ms
+        await asyncio.sleep(pause_ms / 1000)
 
     async def _outcome(self, length: int) -> Reply | Deferred:
         """Read a frame and dispatch it. Its bytes count in the budget until its answer is ready or must wait."""
