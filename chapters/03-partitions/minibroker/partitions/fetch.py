@@ -144,7 +144,7 @@ class _Fetch:
             name = self._name(topic.topic, topic.topic_id) if topic.partitions else None
             for it in topic.partitions:
                 # A replica's reader has the start offset of its own log. DeleteRecords waits for this offset.
-                own = reader._replace(log_start_offset=it.log_start_offset) if is_replica else reader
+                own = reader.of_log(it.log_start_offset) if is_replica else reader
                 wanted[topic.topic, topic.topic_id, it.partition] = _Wanted(name, topic.topic_id, it, own)
         self._wanted = list(wanted.values())
 
@@ -173,7 +173,7 @@ class _Fetch:
     def mark_as_waiting(self) -> None:
         """Mark all further attempts as retries. The same replica may have sent a newer fetch in the meantime."""
         if self._is_replica:
-            self._wanted = [it._replace(reader=it.reader._replace(is_retry=True)) for it in self._wanted]
+            self._wanted = [_Wanted(*it[:3], it.reader.again()) for it in self._wanted]
 
     def attempt(self) -> Response | None:
         """The answer, or None if it must wait longer."""

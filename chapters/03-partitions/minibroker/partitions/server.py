@@ -20,12 +20,13 @@ from typing import Protocol
 
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.partitions.budget import Budget
-from minibroker.partitions.errors import Overload
+from minibroker.partitions.errors import Disconnect, Overload
 from minibroker.partitions.places import LOGIN, Guest, Places, Verdict
 from minibroker.partitions.rare_warning import RareWarning
 from minibroker.partitions.registry import Deferred, Registry, Reply, Session
 from minibroker.partitions.waiting import Parked, Turn, Waiting
 from minibroker.wire.apis import ApiKey
+from minibroker.wire.errors import MalformedMessage
 from minibroker.wire.schema import Part, Response
 
 log = logging.getLogger(__name__)
@@ -222,6 +223,17 @@ class Server:
             elif connection.session.needs_login and now_ms - connection.begun_ms > login_ms_max:
                 log.info("%s: closed after %d ms without a login", connection.peer, login_ms_max)
                 connection.abort()
+
+    def report(self, peer: str, error: Exception) -> None:
+        """Log why a connection is closed."""
+        if isinstance(error, Overload):
+            self.warn(f"{peer}: {error}")
+        elif isinstance(error, MemoryError):
+            self.warn(f"{peer}: closed: its request needs more memory than there is")
+        elif isinstance(error, MalformedMessage | Disconnect):
+            log.info("%s: closed: %s", peer, error)
+        else:
+            log.error("%s: closed because of a bug", peer, exc_info=error)
 
     def warn(self, line: str) -> None:
         """Log a warning that clients can cause. Most are left out if there are many."""

@@ -18,10 +18,9 @@ from contextlib import suppress
 from minibroker.log.clock import monotonic_ms
 from minibroker.log.interfaces import FileSlice
 from minibroker.partitions.budget import Share
-from minibroker.partitions.errors import Disconnect, Overload
+from minibroker.partitions.errors import Disconnect
 from minibroker.partitions.registry import Deferred, Reply, Session
 from minibroker.partitions.server import NewSession, Server, host_of, name_of
-from minibroker.wire.errors import MalformedMessage
 from minibroker.wire.frames import frame_length
 from minibroker.wire.headers import part_bytes
 from minibroker.wire.schema import Part, Response
@@ -110,14 +109,8 @@ class StreamConnection:
                 await self._serve_one()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
-        except Overload as error:
-            self._server.warn(f"{self.peer}: {error}")
-        except MemoryError:
-            self._server.warn(f"{self.peer}: closed: its request needs more memory than there is")
-        except (MalformedMessage, Disconnect) as error:
-            log.info("%s: closed: %s", self.peer, error)
-        except Exception:
-            log.exception("%s: closed because of a bug", self.peer)
+        except Exception as error:
+            self._server.report(self.peer, error)
         finally:
             self._writer.close()
             with suppress(ConnectionError, asyncio.CancelledError):

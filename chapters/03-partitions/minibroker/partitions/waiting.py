@@ -17,9 +17,9 @@ table. In chapter 07, a fetch session watches its partitions.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -52,6 +52,9 @@ class Wait(Generic[A]):
     """The answer, or None if it must wait longer."""
     expire: Callable[[], A]
     """The answer on timeout."""
+    is_blocking: bool = True
+    """Whether the next request of the same client must wait for this answer. If not, a server may serve it before.
+    Then the server keeps the order of the answers, and need not keep the bytes of this request."""
 
     @property
     def turn(self) -> Turn | None:
@@ -66,8 +69,7 @@ class Wait(Generic[A]):
             answer = self.attempt()
             return None if answer is None else finish(answer)
 
-        wait: Wait[Any] = self
-        return replace(wait, attempt=attempt, expire=lambda: finish(self.expire()))
+        return Wait(self.keys, self.timeout_ms, attempt, lambda: finish(self.expire()), self.is_blocking)
 
 
 def _raise(error: Exception) -> None:

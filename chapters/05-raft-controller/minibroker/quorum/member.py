@@ -81,6 +81,7 @@ class QuorumMember(Membership):
         super().__init__(machine, self._in_envelope, is_alone=not quorum_voters(machine.config))
         self._features = features
         self._config = config = machine.config
+        self._voter_addresses = {it.node_id: Address(it.host, it.port) for it in quorum_voters(config)}
         self._is_voter = "controller" in process_roles(config)
         self._is_broker = "broker" in process_roles(config)
         self._duties = Duties(config, self.me)
@@ -106,9 +107,9 @@ class QuorumMember(Membership):
             host = next(it.host for it in self._config.listeners if it.name == name)
             return Address(_REACHED_AT.get(host, host), self._machine.port_of(name))
         # The configured address of a voter is preferred: the address in the metadata may be older.
-        voter = next((it for it in quorum_voters(self._config) if it.node_id == node_id), None)
+        voter = self._voter_addresses.get(node_id)
         if voter is not None:
-            return Address(voter.host, voter.port)
+            return voter
         broker = self.quorum.registered_place_of(node_id)
         # An added voter that is not a broker has its address in the voter set.
         added = self.raft.voters.voters.get(node_id)
