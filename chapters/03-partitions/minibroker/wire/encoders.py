@@ -130,7 +130,10 @@ class _Encoder:
         if field.struct is not None:
             # The default is one object that all messages share, so most need no look at the fields.
             default = self.source.use(f"no_{field.struct.__name__}", field.default)
-            inner = " or ".join(self.differs(it, f"{value}.{it.name}") for it in field.struct.schema.fields)
+            fields = field.struct.schema.fields
+            if field.nullable is not NEVER or any(it.default is REQUIRED for it in fields):
+                return f"{value} is not {default} and {value} != {default}"
+            inner = " or ".join(self.differs(it, f"{value}.{it.name}") for it in fields)
             return f"{value} is not {default} and ({inner})"
         if field.kind == "bool":
             return f"not {value}" if field.default else value
