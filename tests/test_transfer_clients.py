@@ -4,15 +4,14 @@ No stock client in Python can set quotas, so these requests are built by hand. `
 own tool.
 """
 
-import struct
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
 from brokers import Broker, StartBroker, eventually, unique
 from cases import case
-from clients_raw import Connection, array, header, i8, string
+from clients_raw import ANYONE, DESCRIBE_CLIENT_QUOTAS, Connection, array, header, i8, metadata, set_quota
 from clients_stock import (
     READ_S_MAX,
     Message,
@@ -36,8 +35,6 @@ from kafka.errors import ThrottlingQuotaExceededError
 
 pytest_plugins = ["clients_fixtures"]
 
-DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
-ANYONE = (("user", "ANONYMOUS"),)
 PARTITIONS = 60
 # Rates are measured over two samples of a second, so that a test need not wait for ten seconds.
 QUICK_QUOTAS = ("quota.window.num=2", "controller.quota.window.num=2")
@@ -45,19 +42,6 @@ WINDOW_S = 2
 RATE = 250_000
 RECORD_BYTES = 10_000
 RECORDS = 70
-
-
-# Requests by hand
-
-
-def set_quota(broker: Broker, entity: tuple[tuple[str, str | None], ...], **values: float | None) -> None:
-    """Set quotas, or remove those that are None. The quotas hold when this returns."""
-    names = array(string(type_) + string(name) for type_, name in entity)
-    ops = array(string(key) + struct.pack(">d", value or 0.0) + i8(value is None) for key, value in values.items())
-    with Connection(broker) as connection:
-        answer = connection.ask(header(ALTER_CLIENT_QUOTAS, 0) + array([names + ops]) + i8(0))
-    _throttle_ms, _count, code = answer.take("i"), answer.take("i"), answer.take("h")
-    assert code == 0, answer.string()
 
 
 def quota_count(broker: Broker) -> int:
@@ -104,11 +88,13 @@ def test_a_producer_is_told_to_wait_and_slows_down(limited: Broker) -> None:
             "throttle_cb": lambda event: throttled.append(event.throttle_time),
         },
     )
-    pace = Pace()
+
+    def on_delivery(error: object, _message: object) -> None:
+        assert error is None
+        pace.add(RECORD_BYTES, spare=2 * RATE)
+
     for _ in range(RECORDS):
-        producer.produce(
-            topic, b"x" * RECORD_BYTES, on_delivery=lambda error, _: error or pace.add(RECORD_BYTES, spare=2 * RATE)
-        )
+        producer.produce(topic, b"x" * RECORD_BYTES, on_delivery=on_delivery)
     assert producer.flush(READ_S_MAX) == 0
     assert throttled, "librdkafka was never told to wait"
     # Another client id has no quota.
@@ -127,8 +113,8 @@ def test_a_consumer_is_told_to_wait_and_gets_everything(limited: Broker) -> None
     deadline = time.monotonic() + READ_S_MAX
     while len(found) < RECORDS and time.monotonic() < deadline:
         for message in consumer.consume(RECORDS, timeout=0.2):
-            found.append(message.value())
-            pace.add(len(message.value()), spare=RATE)
+            found.append(message.value() or b"")
+            pace.add(len(found[-1]), spare=RATE)
     consumer.close()
     assert found == [it.value for it in messages]
     assert throttled, "librdkafka was never told to wait"
@@ -188,21 +174,23 @@ def test_topics_beyond_the_mutation_rate_are_refused_to_clients_that_know_the_er
 
 
 def test_new_connections_of_an_address_beyond_its_rate_are_closed(limited: Broker) -> None:
-    set_quota(limited, (("ip", "127.0.0.1"),), connection_creation_rate=2)
-    outcomes = []
-    for _ in range(8):
-        with Connection(limited) as connection:
-            connection.send(header(3, 8) + array([]) + i8(0) + i8(0) + i8(0))
-            outcomes.append(connection.receive() is not None)
+    set_quota(limited, (("ip", "127.0.0.1"),), connection_creation_rate=1)
+
+    def is_served(connection: Connection) -> bool:
+        connection.send(metadata([]))
+        return connection.receive() is not None
+
+    # All connect before the first one asks, so that they come faster than one in a second.
+    with ExitStack() as held:
+        outcomes = [is_served(it) for it in [held.enter_context(Connection(limited)) for _ in range(30)]]
     assert outcomes[0]
     assert not all(outcomes)
 
-    def is_served() -> bool:
+    def is_next_served() -> bool:
         with Connection(limited) as connection:
-            connection.send(header(3, 8) + array([]) + i8(0) + i8(0) + i8(0))
-            return connection.receive() is not None
+            return is_served(connection)
 
-    eventually(is_served, "the rate has fallen", seconds=20)
+    eventually(is_next_served, "the rate has fallen", seconds=20)
 
 
 def test_connections_beyond_the_rate_of_the_node_are_served_later(start: StartBroker) -> None:
@@ -218,7 +206,7 @@ def test_an_address_may_have_its_own_number_of_connections(start: StartBroker) -
     for connection in held:
         assert connection.is_answered()
     with Connection(broker) as connection:
-        connection.send(header(3, 8) + array([]) + i8(0) + i8(0) + i8(0))
+        connection.send(metadata([]))
         assert connection.is_hung_up()
     for connection in held:
         connection.socket.close()

@@ -50,7 +50,9 @@ class JetStream:
         command = [program, "-js", "-sd", str(context.directory / "nats"), "-a", launcher.HOST, "-p", str(port)]
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         context.on_close(self._end)
-        self._socket = until(lambda: connected(port), "nats-server accepts connections")
+        found = until(lambda: connected(port), "nats-server accepts connections")
+        assert found is not None
+        self._socket = found
         context.on_close(self._socket.close)
         self._socket.sendall(f'CONNECT {{"verbose":false}}\r\nSUB {INBOX} 1\r\n'.encode())
         self._tail = b""

@@ -1,5 +1,7 @@
 """Small requests: one record of 100 B in each Produce, one request under way and 32."""
 
+from functools import partial
+
 from minibroker.bench import Bar, Benchmark, Case, Context, Fact, kafka, scaled
 from minibroker.bench.plot import OURS
 from peers.load import Rounds
@@ -41,12 +43,12 @@ def facts_of(window: int, rounds: dict[str, Rounds]) -> list[Fact]:
     """The latencies of all, and ours beside the others'."""
     ours = rounds[OURS]
     facts = [
-        Fact(f"{percent}, {named(name, window)}", "µs", lambda it=it, percent=percent: it.us(f"{percent}_us"))
+        Fact(f"{percent}, {named(name, window)}", "µs", partial(it.us, f"{percent}_us"))
         for name, it in rounds.items()
         for percent in ("p50", "p99")
     ]
     for name, most in ((kafka.NAME, OF_KAFKA_MAX), (MOCK, OF_MOCK_MAX)):
         if name in rounds:
             beside = f"p50 beside {name}, {window} in flight"
-            facts.append(Fact(beside, "ratio", lambda it=rounds[name]: ours.ratio(it, "p50_us"), at_most=most))
+            facts.append(Fact(beside, "ratio", partial(ours.ratio, rounds[name], "p50_us"), at_most=most))
     return facts

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from minibroker.bench import Benchmark, Context, Fact, LineChart, Results, kafka, scaled
@@ -84,18 +84,19 @@ def play(context: Context, fault: Fault, name: str, start: Start, rounds: int) -
 
 def facts_of(found: Callable[[], dict[str, Outages]]) -> list[Fact]:
     """The pauses of each cluster, and ours beside Kafka's."""
-    facts = [
-        Fact(f"{what}, {name}", "ms", lambda name=name, percent=percent: float(found()[name].at(percent)))
-        for name in starters()
-        for what, percent in (("median", 50), ("longest", 100))
-    ]
-    return facts + [
-        Fact(
-            f"median beside {name}",
-            "ratio",
-            lambda name=name: found()[OURS].at(50) / found()[name].at(50),
-            at_most=most,
-        )
-        for name, most in OF_KAFKA_MAX.items()
-        if name in starters()
+
+    def pause_ms(name: str, percent: float) -> float:
+        return float(found()[name].at(percent))
+
+    def beside(name: str) -> float:
+        return pause_ms(OURS, 50) / pause_ms(name, 50)
+
+    return [
+        *(Fact(f"median, {name}", "ms", partial(pause_ms, name, 50)) for name in starters()),
+        *(Fact(f"longest, {name}", "ms", partial(pause_ms, name, 100)) for name in starters()),
+        *(
+            Fact(f"median beside {name}", "ratio", partial(beside, name), at_most=most)
+            for name, most in OF_KAFKA_MAX.items()
+            if name in starters()
+        ),
     ]

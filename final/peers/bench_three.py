@@ -1,5 +1,7 @@
 """Three nodes, three replicas, acks=all: one request under way, a steady stream, a flood, and the way to a consumer."""
 
+from functools import partial
+
 from minibroker.bench import Bar, BarChart, BarRow, Benchmark, Case, Context, Fact, kafka, scaled
 from minibroker.bench.plot import OURS
 from peers.load import Rounds
@@ -106,7 +108,7 @@ def benchmark_flood(context: Context) -> Benchmark:
         made = {it.name: case(context, it, work, *settings, name=names[it.name], **more) for it in peers}
         cases += [each for each, _rounds in made.values()]
         ours = made[OURS][1]
-        facts.append(Fact(f"spread, {kind}", "%", lambda it=ours: it.spread_percent("wall_us"), at_most=20))
+        facts.append(Fact(f"spread, {kind}", "%", partial(ours.spread_percent, "wall_us"), at_most=20))
     return Benchmark(
         "Produce 1 KB records to three nodes as fast as the client can",
         cases,
@@ -137,7 +139,7 @@ def percentiles(rounds: dict[str, Rounds], *, prefix: str = "", p99_ms_max: floa
         Fact(
             f"{prefix}{percent}, {name}",
             "ms",
-            lambda it=it, percent=percent: it.ms(f"{prefix}{percent}_us"),
+            partial(it.ms, f"{prefix}{percent}_us"),
             at_most=p99_ms_max if (name, percent) == (OURS, "p99") else None,
         )
         for name, it in rounds.items()

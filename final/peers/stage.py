@@ -42,7 +42,7 @@ class Work:
 
     def words(self, topic: str) -> list[str | int]:
         """The command of the load program."""
-        common = [topic, self.partitions, self.records, self.bytes, self.rate]
+        common: list[str | int] = [topic, self.partitions, self.records, self.bytes, self.rate]
         return ["flow", *common] if self.groups else ["produce", *common, self.window]
 
 
@@ -173,5 +173,7 @@ def mock_case(context: Context, work: Work, *settings: str, name: str = MOCK, **
     def run() -> None:
         rounds.reports.append(load.run(*work.words("mock")))
 
-    counted = {"bytes_count": work.records * work.bytes, "operations_count": work.records}
-    return Case(name, run, series=MOCK, cpu_s=load.cpu_s, **counted, **more), rounds
+    bytes_count = work.records * work.bytes
+    return Case(
+        name, run, bytes_count, work.records, series=MOCK, cpu_s=load.cpu_s, wall_s=rounds.last_s, **more
+    ), rounds

@@ -122,8 +122,14 @@ def start(context: Context, chapter: str, size: int) -> list[Server]:
     with Client(nodes[0].address) as client:
         until(lambda: len(client.metadata([]).brokers) == size, f"chapter {chapter} has {size} nodes")
         create_topics(client, [NewTopic(TOPIC, assignments={0: list(addresses)})])
-        until(lambda: len(describe_topics(client)[TOPIC].partitions[0].isr) == size, "all replicas are in sync")
+        until(lambda: in_sync(client) == size, f"chapter {chapter} has {size} replicas in sync")
     return nodes
+
+
+def in_sync(client: Client) -> int:
+    """The number of replicas that are in sync."""
+    found = describe_topics(client).get(TOPIC)
+    return len(found.partitions[0].isr) if found else 0
 
 
 def command_of(chapter: str, number: int, data: Path, addresses: dict[int, str]) -> Command:

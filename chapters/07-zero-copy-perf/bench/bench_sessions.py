@@ -11,13 +11,14 @@ from bench.bench_requests import VALUE, framed
 from bench.exchange import Exchange
 
 from minibroker.bench import Bar, Benchmark, Case, Context, children, scaled
+from minibroker.bench.watching import until
 from minibroker.clients.admin import NewTopic, create_topics
 from minibroker.clients.blocking import Client
 from minibroker.log.batch import BatchBuilder
 from minibroker.transfer.session_fetch import FINAL_EPOCH, FULL_EPOCH
 from minibroker.transfer.sessions import next_epoch
 from minibroker.wire.headers import read_response_header
-from minibroker.wire.schema import decode_whole
+from minibroker.wire.schema import codes_in, decode_whole
 from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -38,6 +39,7 @@ def benchmark(context: Context) -> Benchmark:
         exchange.ask(framed(produce(topic)))
         times = scaled(full=max(20_000 // size, 200), quick=20)
         full = framed(fetch(topic, range(size), epoch=FINAL_EPOCH))
+        until(partial(is_led, exchange, full), f"{topic} has all its leaders", seconds=30)
         answer_bytes = len(exchange.ask(full))
         cases.append(
             Case(
@@ -112,6 +114,11 @@ def produce(topic: str) -> ProduceRequest:
     builder.append(timestamp=1_700_000_000_000, key=None, value=VALUE)
     data = PartitionProduceData(index=0, records=builder.build())
     return ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=[data])])
+
+
+def is_led(exchange: Exchange, full: bytes) -> bool:
+    """Whether no partition of a fetch is in error."""
+    return not any(codes_in(decoded(exchange.ask(full))))
 
 
 def decoded(received: bytes) -> FetchResponse:

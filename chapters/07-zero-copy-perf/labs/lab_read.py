@@ -100,10 +100,9 @@ def table_of(results: Results) -> Table:
 def reading_of(results: Results) -> Sequence[str]:
     """What the figures mean."""
 
-    def best(kind: str, metric: str, choose: "type[max]" = max) -> str:
-        return choose(WAYS, key=lambda way: (results[named(kind, way)].spread(metric) or [0])[0])
-
-    fastest, cheapest = best(TAIL, "mb_per_s"), best(TAIL, "cpu_s_per_gb", min)
+    tail = {way: results[named(TAIL, way)] for way in WAYS}
+    fastest = max(WAYS, key=lambda way: tail[way].speed.median)
+    cheapest = min(WAYS, key=lambda way: tail[way].cpu_s.median)
     slowdowns = [results[named(TAIL, it)].speed.median / results[named(COLD, it)].speed.median for it in WAYS]
     return [
         f"At the tail, {fastest} is the fastest way on this machine, and {cheapest} costs the broker the least CPU. "

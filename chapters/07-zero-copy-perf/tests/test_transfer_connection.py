@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from cases import case
 from partitions_broker import MemoryBroker, batch, fetch_request, produce_request
 
+from minibroker.log.clock import monotonic_ms
 from minibroker.partitions.partition import ACKS_ALL, Appended
 from minibroker.partitions.registry import Session
 from minibroker.partitions.server import Limits, Server
@@ -317,5 +318,53 @@ def test_requests_that_came_before_the_end_of_the_stream_are_answered() -> None:
             await asyncio.sleep(0)
         assert wire.socket.correlation_ids() == [1, 2]
         assert wire.socket.is_closed
+
+    run(test)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = monotonic_ms() + 10_000
+    while not condition():
+        assert monotonic_ms() < deadline, "the condition did not come true"
+        await asyncio.sleep(0.005)
+
+
+def test_a_client_over_its_quota_is_answered_and_then_not_served_for_that_time() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, began_ms = Wire(made), monotonic_ms()
+        wire.connection.session.pause_ms = 100
+        await wire.give(produced(1) + produced(2))
+        await wire.give(produced(3))
+        assert wire.socket.correlation_ids() == [1]
+        assert not wire.connection.is_idle
+        await until(lambda: wire.socket.correlation_ids() == [1, 2, 3])
+        assert monotonic_ms() - began_ms >= 100
+        assert wire.connection.is_idle
+
+    run(test)
+
+
+def test_a_client_that_goes_on_sending_while_it_must_wait_fills_its_own_socket() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, count = Wire(made), 0
+        wire.connection.session.pause_ms = 3_600_000
+        while wire.socket.is_reading_now:
+            await wire.give(produced(count))
+            count += 1
+        assert count * len(produced(0)) <= INBOX_BYTES
+        # A node that stops does not wait for the end of the pause.
+        wire.connection.close_if_idle()
+        assert wire.socket.is_closed
+        wire.connection.connection_lost(None)
+
+    run(test)
+
+
+def test_a_client_that_leaves_while_it_must_wait_is_forgotten() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire = Wire(made)
+        wire.connection.session.pause_ms = 3_600_000
+        await wire.give(produced(1))
+        assert not wire.connection.eof_received(), "the transport must close itself"
 
     run(test)

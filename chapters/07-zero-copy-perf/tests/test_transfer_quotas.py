@@ -1,5 +1,6 @@
 """Quotas through the registry, as frames: how they are set, and how long their clients must wait."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopi
 from minibroker.wire.tables.metadata import MetadataRequest
 from minibroker.wire.uuids import NO_UUID
 
-Names = dict[str, str | None]
+Names = Mapping[str, str | None]
 
 
 class QuotaBroker(MemoryBroker):
@@ -88,7 +89,7 @@ class QuotaBroker(MemoryBroker):
         return answered(request, outcome, version)
 
     def set_quota(self, names: Names, **values: float | None) -> ErrorCode:
-        (result,) = self.send(altering(names, **values)).entries
+        (result,) = self.send(altering(names, values)).entries
         return ErrorCode(result.error_code)
 
     def described(self, *components: ComponentData, strict: bool = False) -> dict[Any, dict[str, float]]:
@@ -100,18 +101,19 @@ class QuotaBroker(MemoryBroker):
         }
 
 
-def altering(*names: Names, validate_only: bool = False, **values: float | None) -> AlterClientQuotasRequest:
+def altering(
+    names: Names, values: Mapping[str, float | None], *more: Names, validate_only: bool = False
+) -> AlterClientQuotasRequest:
+    """Give the same values to entities; None removes a quota."""
     ops = [OpData(key=key, value=value or 0.0, remove=value is None) for key, value in values.items()]
     entries = [
-        AlterEntry(
-            entity=[EntityData(entity_type=type_, entity_name=name) for type_, name in it.items()],
-            ops=ops,
-        )
-        for it in names
+        AlterEntry(entity=[EntityData(entity_type=type_, entity_name=name) for type_, name in it.items()], ops=ops)
+        for it in (names, *more)
     ]
     return AlterClientQuotasRequest(entries=entries, validate_only=validate_only)
 
 
+ONE = {"producer_byte_rate": 1.0}
 ANYONE: Names = {"user": "ANONYMOUS"}
 DEFAULT_CLIENT: Names = {"client-id": None}
 
@@ -203,18 +205,16 @@ def test_a_quota_without_sense_is_refused_and_changes_nothing(broker: QuotaBroke
         ({"user": "ada"}, {"consumer_byte_rate": 5, "producer_byte_rate": float("inf")}),
     ):
         with case(f"{names} {values}"):
-            request = altering(names)
-            request.entries[0].ops = [OpData(key=key, value=it, remove=False) for key, it in values.items()]
-            (result,) = broker.send(request).entries
+            (result,) = broker.send(altering(names, values)).entries
             assert result.error_code == ErrorCode.INVALID_REQUEST
             assert result.error_message
     assert broker.described() == {}
 
 
 def test_an_entity_or_a_quota_that_is_named_twice_is_refused(broker: QuotaBroker) -> None:
-    twice = altering({"user": "ada", "client-id": "a"}, {"client-id": "a", "user": "ada"}, producer_byte_rate=1)
+    twice = altering({"user": "ada", "client-id": "a"}, ONE, {"client-id": "a", "user": "ada"})
     assert [it.error_code for it in broker.send(twice).entries] == [ErrorCode.INVALID_REQUEST] * 2
-    request = altering({"user": "ada"}, producer_byte_rate=1)
+    request = altering({"user": "ada"}, ONE)
     request.entries[0].ops *= 2
     (result,) = broker.send(request).entries
     assert result.error_code == ErrorCode.INVALID_REQUEST
@@ -222,10 +222,10 @@ def test_an_entity_or_a_quota_that_is_named_twice_is_refused(broker: QuotaBroker
 
 
 def test_one_entity_in_error_does_not_affect_the_others_and_a_check_changes_nothing(broker: QuotaBroker) -> None:
-    request = altering({"user": ""}, {"user": "ada"}, producer_byte_rate=1)
+    request = altering({"user": ""}, ONE, {"user": "ada"})
     assert [it.error_code for it in broker.send(request).entries] == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
     assert list(broker.described()) == [(("user", "ada"),)]
-    checked = altering({"user": "eve"}, validate_only=True, producer_byte_rate=1)
+    checked = altering({"user": "eve"}, ONE, validate_only=True)
     assert [it.error_code for it in broker.send(checked).entries] == [ErrorCode.NONE]
     assert list(broker.described()) == [(("user", "ada"),)]
 

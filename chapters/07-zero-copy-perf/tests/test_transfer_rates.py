@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.metadata.image import QuotaEntity
+from minibroker.transfer.arrivals import Arrivals
 from minibroker.transfer.matching import applied, applied_to_address, entity
 from minibroker.transfer.rates import Bucket, Rate, Windows
 from minibroker.transfer.usage import Usage
@@ -172,3 +173,24 @@ def test_names_that_never_come_again_do_not_fill_the_memory() -> None:
         usage.of("ada", f"client-{number}", now_ms := number * 10)
     assert len(usage._rates) + len(usage._buckets) + len(usage._allowances) <= 10_000 + 3
     assert usage.of("ada", "client-1", now_ms).produce is not None
+
+
+# New connections ------------------------------------------------------------------------------------------------------
+
+
+def test_an_address_above_its_rate_is_refused_and_the_refused_do_not_count() -> None:
+    usage = Usage()
+    usage.set_quotas({entity(ip="10.0.0.1"): {"connection_creation_rate": 2.0}})
+    arrivals = Arrivals(usage, rate_max=1_000)
+    found = [arrivals.judge("10.0.0.1", 0) for _ in range(40)]
+    assert sum(not it.is_refused for it in found) == 20
+    assert all(0 < it.delay_ms <= 1000 for it in found if it.is_refused)
+    assert not arrivals.judge("10.0.0.2", 0).is_refused
+    assert not arrivals.judge("10.0.0.1", 11_000).is_refused
+
+
+def test_connections_above_the_rate_of_the_node_are_served_later() -> None:
+    arrivals = Arrivals(Usage(), rate_max=2)
+    found = [arrivals.judge(f"10.0.0.{number}", 0) for number in range(30)]
+    assert [it.delay_ms > 0 for it in found] == [False] * 20 + [True] * 10
+    assert not any(it.is_refused for it in found)

@@ -7,6 +7,8 @@ from cases import case
 from partitions_broker import batch
 from transfer_sessions import BY_ID, BY_NAME, SessionBroker, SessionClient
 
+from minibroker.partitions.partition import SoleReplica
+from minibroker.partitions.waiting import Turn
 from minibroker.transfer.session_cache import EVICTION_MS, SessionCache
 from minibroker.transfer.sessions import FetchSession, next_epoch
 from minibroker.wire.codes import ErrorCode
@@ -112,7 +114,16 @@ def test_a_session_without_partitions_is_over(broker: SessionBroker) -> None:
     client.forget(*PARTITIONS)
     response = broker.ask(client.request(), client.version)
     assert (response.error_code, response.session_id, response.responses) == (0, 0, [])
-    assert len(broker.sessions.cache) == 0
+    assert len(broker.sessions.cache) == len(broker.waiting._watchers) == 0
+
+
+def test_a_request_that_waits_in_a_session_that_is_evicted_is_answered(broker: SessionBroker) -> None:
+    client = in_session(broker)
+    responses = client.wait()
+    broker.sessions.cache.remove(client.session_id)
+    broker.waiting.settle()
+    assert responses[0].responses == []
+    assert len(broker.waiting._watchers) == 0
 
 
 def test_an_error_is_repeated_until_it_is_over(broker: SessionBroker) -> None:
@@ -222,7 +233,7 @@ def test_many_due_partitions_are_answered_over_several_requests() -> None:
     client.assign(*names)
     client.session_id, client.epoch = 0, 0
     responses = client.wait(max_wait_ms=0)
-    turn = next(key for key in broker.waiting._by_key if type(key).__name__ == "Turn")
+    (turn,) = (key for key in broker.waiting._by_key if isinstance(key, Turn))
     while not responses:
         turn.is_due = True
         broker.waiting.wake(turn)
@@ -234,6 +245,19 @@ def test_many_due_partitions_are_answered_over_several_requests() -> None:
         rounds += 1
     assert rounds <= 3
     assert client.offsets["wide", 1199] == 1
+
+
+def test_many_partitions_in_error_do_not_keep_others_from_their_turn() -> None:
+    broker = SessionBroker()
+    broker.create("orders")
+    client = SessionClient(broker, version=BY_NAME)
+    client.assign(("orders", 0))
+    client.fetch()
+    client.assign(*(("missing", index) for index in range(600)))
+    broker.produce("orders", batch(b"x"))
+    for _ in range(3):
+        client.fetch()
+    assert client.offsets["orders", 0] == 1
 
 
 def test_no_record_is_missed_whatever_the_order_of_events() -> None:
@@ -270,6 +294,24 @@ def _play(random: Random) -> None:
     for _ in range(200):
         client.fetch(max_bytes=100)
     assert client.offsets == {it: broker.end(*it) for it in names}
+
+
+def test_a_followers_fetch_reaches_every_partition_and_its_answer_has_only_news(
+    broker: SessionBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader measures by a follower's fetches how far the follower is, so none may be left out."""
+    monkeypatch.setattr(SoleReplica, "check_follower", lambda _self, _reader: None)
+    follower = SessionClient(broker, follower_id=2)
+    follower.assign(*PARTITIONS)
+    assert set(follower.fetch()) == set(PARTITIONS)
+    for index in (3, 8):
+        broker.reads = 0
+        assert follower.fetch() == {}
+        assert broker.reads == len(PARTITIONS)
+        responses = follower.wait()
+        broker.produce("orders", batch(b"x"), partition=index)
+        assert set(follower.take(responses[0])) == {("orders", index)}
+    assert broker.sessions.cache.get(follower.session_id).is_privileged  # type: ignore[union-attr]
 
 
 # The cache ------------------------------------------------------------------------------------------------------------
@@ -327,6 +369,29 @@ def test_a_larger_session_takes_the_place_of_an_old_smaller_one() -> None:
     assert it.begin(4, later_ms)
     assert it.closed == [ids[1]]
     assert it.cache.evictions == 1
+
+
+def test_all_sessions_together_have_a_bounded_number_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minibroker.transfer.session_cache.PARTITIONS_MAX", 12)
+    broker = SessionBroker()
+    broker.create("orders", 10)
+    first, second = SessionClient(broker), SessionClient(broker)
+    for client, count in ((first, 10), (second, 2)):
+        client.assign(*PARTITIONS[:count])
+        assert len(client.fetch()) == count
+        assert client.session_id
+    # A session that grows too large is answered, and ends.
+    second.assign(PARTITIONS[2])
+    assert set(second.fetch()) == {PARTITIONS[2]}
+    assert broker.sessions.cache.partitions == 10
+    assert broker.ask(second.request(), BY_ID).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    third = SessionClient(broker)
+    third.assign(*PARTITIONS[:3])
+    assert len(third.fetch()) == 3
+    assert third.session_id == 0
+    first.forget(*PARTITIONS[5:])
+    first.fetch()
+    assert broker.sessions.cache.partitions == len(broker.waiting._watchers) == 5
 
 
 def test_without_slots_there_are_no_sessions_and_every_fetch_is_answered() -> None:

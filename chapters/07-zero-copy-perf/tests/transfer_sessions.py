@@ -68,8 +68,9 @@ class SessionBroker(MemoryBroker):
 class SessionClient:
     """A consumer of partitions `(topic, index)`, which follows its session as KIP-227 says."""
 
-    def __init__(self, broker: SessionBroker, *, version: int = BY_ID) -> None:
+    def __init__(self, broker: SessionBroker, *, version: int = BY_ID, follower_id: int = -1) -> None:
         self.broker = broker
+        self.follower_id = follower_id
         self.version = version
         self.session_id, self.epoch = 0, FULL_EPOCH
         self.offsets: dict[tuple[str, int], int] = {}
@@ -94,6 +95,7 @@ class SessionClient:
         self._forgotten = []
         return FetchRequest(
             **{"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 2**31 - 1} | more,
+            replica_id=self.follower_id,
             session_id=self.session_id,
             session_epoch=self.epoch,
             topics=[FetchTopic(**self._name(topic), partitions=[wanted(i, at)]) for (topic, i), at in changed.items()],

@@ -182,14 +182,8 @@ class _Fetch:
 
     def is_enough(self, response: FetchResponse) -> bool:
         """Whether the answer need not wait: it has enough bytes, an error, a diverging epoch, or no partitions."""
-        count = 0
-        for topic in response.responses:
-            for it in topic.partitions:
-                if it.error_code or it.diverging_epoch.epoch >= 0:
-                    return True
-                count += record_bytes(it)
         # A minimum above the limit can never be reached, so the limit is enough.
-        return not response.responses or count >= min(self._bytes_min, self._bytes_max)
+        return not response.responses or has_enough(response, min(self._bytes_min, self._bytes_max))
 
     def gather(self) -> FetchResponse:
         """The answer with the records that the logs hold now."""
@@ -335,6 +329,17 @@ def _joined(parts: Sequence[FetchResponse]) -> FetchResponse:
     endpoints = {it.node_id: it for part in parts for it in part.node_endpoints}
     topics = [topic for part in parts for topic in part.responses]
     return FetchResponse(responses=topics, session_id=NO_SESSION, node_endpoints=list(endpoints.values()))
+
+
+def has_enough(response: FetchResponse, bytes_min: int) -> bool:
+    """Whether an answer has this many bytes, an error, or a diverging epoch."""
+    count = 0
+    for topic in response.responses:
+        for it in topic.partitions:
+            if it.error_code or it.diverging_epoch.epoch >= 0:
+                return True
+            count += record_bytes(it)
+    return count >= bytes_min
 
 
 def record_bytes(data: PartitionData) -> int:

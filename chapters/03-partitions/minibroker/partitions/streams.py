@@ -33,6 +33,7 @@ _PIECE_BYTES = 1024 * 1024
 _TOGETHER_BYTES_MAX = 256 * 1024
 _REQUESTS_IN_A_ROW = 8
 _SMALL_FRAME_BYTES = 64 * 1024
+_PAUSE_STEP_MS = 100
 
 
 def stream_connection(server: Server, new_session: NewSession) -> asyncio.BaseProtocol:
@@ -135,10 +136,12 @@ class StreamConnection:
             await asyncio.sleep(0)
 
     async def _pause(self) -> None:
-        pause_ms, self.session.pause_ms = self.session.pause_ms, 0
-        # A connection that pauses is not idle.
-        self.since_ms = monotonic_ms() + pause_ms
-        await asyncio.sleep(pause_ms / 1000)
+        """Read nothing for the time that a handler has set, unless the connection is closed meanwhile."""
+        # A server that stops may close this connection, but it is not idle for long before the pause has ended.
+        self.is_idle, self.since_ms = True, monotonic_ms() + self.session.pause_ms
+        end_ms, self.session.pause_ms = self.since_ms, 0
+        while (left_ms := end_ms - monotonic_ms()) > 0 and not self.transport.is_closing():
+            await asyncio.sleep(min(left_ms, _PAUSE_STEP_MS) / 1000)
 
     async def _outcome(self, length: int) -> Reply | Deferred:
         """Read a frame and dispatch it. Its bytes count in the budget until its answer is ready or must wait."""

@@ -21,7 +21,6 @@ from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.metadata.authority import METADATA_LOG_CONFIG
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import Image
-from minibroker.partitions import access as partition_access
 from minibroker.partitions.access import Access, Filter, Place
 from minibroker.partitions.cluster import check_metadata_log
 from minibroker.partitions.errors import BrokerFailure
@@ -76,7 +75,6 @@ class QuorumMember(Membership):
 
     authority: ClusterAuthority
     rows: Mapping[ApiKey, Access] = access.ROWS
-    _all_rows: Mapping[ApiKey, Access] = {**partition_access.ROWS, **access.ROWS}
 
     def __init__(self, machine: Machine, *, features: Mapping[str, int] = FIRST_FEATURES) -> None:
         """`features` has the feature levels that a controller sets if they are not set yet."""
@@ -313,7 +311,7 @@ class QuorumMember(Membership):
         registry.add(ApiKey.DESCRIBE_TOPIC_PARTITIONS, describe)
         QuorumHandlers(self.quorum).add_handlers(registry, store)
         VoterChanges(self.quorum).add_handlers(registry)
-        registry.add(ApiKey.ENVELOPE, Envelopes(registry, self._all_rows))
+        registry.add(ApiKey.ENVELOPE, Envelopes(registry, self.table))
 
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
         """The filters that forward a request to the controller, or to the broker that a configuration request names."""
@@ -341,7 +339,7 @@ class QuorumMember(Membership):
         A request of the node itself, such as the automatic creation of a topic, is sent without an envelope.
         """
         header = call.header
-        row = self._all_rows.get(ApiKey(header.api_key))
+        row = self.table.get(ApiKey(header.api_key))
         is_read = row is not None and row.is_read
         # The request inside has the version that the client used.
         return Forwarded(call.request, call.version, wrap(call), None, partial(unwrap, header), is_read=is_read)

@@ -7,7 +7,6 @@ An answer may tell the client to wait, because of a quota. Then the next request
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Protocol
 
 from minibroker.log.clock import monotonic_ms
@@ -88,20 +87,27 @@ class Answers:
         session = self._session
         if session.pause_ms:
             pause_ms, session.pause_ms = session.pause_ms, 0
-            self._pause(pause_ms, self._end_pause)
+            self._pause(pause_ms)
 
     def arrive(self, arrival: Arrival) -> None:
         """Serve a new client now or later, or close its connection later."""
         if arrival.delay_ms:
-            self._pause(arrival.delay_ms, self._owner.abort if arrival.is_refused else self._end_pause)
+            self._pause(arrival.delay_ms)
+            if arrival.is_refused:
+                asyncio.get_running_loop().call_later(arrival.delay_ms / 1000, self._owner.abort)
 
-    def _pause(self, pause_ms: int, on_over: Callable[[], None]) -> None:
-        """Serve no request for the time that a quota has set."""
-        self.is_paused = True
-        self.paused_until_ms = monotonic_ms() + pause_ms
-        asyncio.get_running_loop().call_later(pause_ms / 1000, on_over)
+    def _pause(self, pause_ms: int) -> None:
+        """Serve no request for the time that a quota has set. Another answer may make the pause longer."""
+        self.paused_until_ms = max(self.paused_until_ms, monotonic_ms() + pause_ms)
+        if not self.is_paused:
+            self.is_paused = True
+            self._end_pause_later()
 
-    def _end_pause(self) -> None:
+    def _end_pause_later(self) -> None:
+        left_ms = self.paused_until_ms - monotonic_ms()
+        if left_ms > 0:
+            asyncio.get_running_loop().call_later(left_ms / 1000, self._end_pause_later)
+            return
         self.is_paused = False
         self._owner.go_on()
 

@@ -20,7 +20,6 @@ from minibroker.transfer.tables.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
     DescribedEntry,
-    QuotaEntityName,
     ValueData,
 )
 from minibroker.wire.codes import ErrorCode
@@ -57,7 +56,7 @@ class QuotaHandlers:
         return DescribeClientQuotasResponse(
             entries=[
                 DescribedEntry(
-                    entity=[QuotaEntityName(entity_type=type_, entity_name=name) for type_, name in entity],
+                    entity=_names(entity),
                     values=[ValueData(key=key, value=value) for key, value in values.items()],
                 )
                 for entity, values in found.items()
@@ -71,11 +70,15 @@ def _altered(results: list[Outcome[Entity]]) -> Response:
             AlteredEntry(
                 error_code=it.code,
                 error_message=it.message,
-                entity=[EntityData(entity_type=type_, entity_name=name) for type_, name in it.name],
+                entity=_names(it.name),
             )
             for it in results
         ]
     )
+
+
+def _names(entity: Entity) -> list[EntityData]:
+    return [EntityData(entity_type=type_, entity_name=name) for type_, name in entity]
 
 
 def selected(quotas: Quotas, request: DescribeClientQuotasRequest) -> Quotas:

@@ -155,7 +155,7 @@ class _Metered:
         if delay_ms:
             self._call.session.pause_ms = delay_ms
             if hasattr(response, "throttle_time_ms"):
-                response.throttle_time_ms = delay_ms  # type: ignore[attr-defined]
+                setattr(response, "throttle_time_ms", delay_ms)  # noqa: B010
         return response
 
     def _delay_ms(self) -> int:

@@ -7,7 +7,8 @@ A new session may take the place of another one, by Kafka's rules:
 3. of one with fewer partitions, if that one began more than two minutes ago. A follower's session is never taken by a
    client's.
 
-Without a place there is no session: the answer has the id 0, and the client names all partitions again.
+Without a place there is no session: the answer has the id 0, and the client names all partitions again. The same holds
+if all sessions together would have too many partitions, because a client may name partitions that do not exist.
 """
 
 from bisect import bisect_left, insort
@@ -18,6 +19,7 @@ from typing import NamedTuple
 from minibroker.transfer.sessions import FetchSession
 
 EVICTION_MS = 120_000
+PARTITIONS_MAX = 250_000
 
 
 class _Value(NamedTuple):
@@ -41,6 +43,8 @@ class SessionCache:
         # The sessions that a follower may evict, and those that every client may evict.
         self._evictable: dict[bool, list[_Value]] = {True: [], False: []}
         self.evictions = 0
+        self.partitions = 0
+        """How many partitions all sessions have together."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -51,6 +55,8 @@ class SessionCache:
 
     def begin(self, make: Callable[[int], FetchSession], *, is_privileged: bool, size: int, now_ms: int) -> int:
         """Add the session that `make` makes for an id. Return the id, or 0 if there is no place for this session."""
+        if self.partitions + size > PARTITIONS_MAX:
+            return 0
         is_full = len(self._sessions) >= self.slots
         if is_full and not self._evict(_Value(is_privileged, size), now_ms):
             return 0
@@ -62,10 +68,11 @@ class SessionCache:
         return session_id
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
-        """A session is used. Its number of partitions may have changed."""
+        """A session is used. Its number of partitions may have changed. If there are too many now, the session ends."""
         session.used_ms = now_ms
         self._sessions.move_to_end(session.id)
         old, value = self._values.get(session.id), _Value(session.is_privileged, len(session), session.id)
+        self.partitions += value.size - (0 if old is None else old.size)
         is_old_enough = now_ms - session.created_ms > EVICTION_MS
         for by_follower, values in self._evictable.items():
             is_listed = _index(values, old) is not None
@@ -76,6 +83,8 @@ class SessionCache:
             if is_evictable and not is_listed:
                 insort(values, value)
         self._values[session.id] = value
+        if self.partitions > PARTITIONS_MAX:
+            self.remove(session.id)
 
     def remove(self, session_id: int) -> None:
         """End a session, if there is one with this id."""
@@ -83,6 +92,7 @@ class SessionCache:
         if session is None:
             return
         value = self._values.pop(session_id)
+        self.partitions -= value.size
         for values in self._evictable.values():
             _drop(values, value)
         session.is_closed = True

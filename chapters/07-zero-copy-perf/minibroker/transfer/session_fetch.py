@@ -18,7 +18,7 @@ from typing import Protocol
 
 from minibroker.partitions.access import follower_of
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.fetch import NO_SESSION, PARTITIONS_PER_TURN, TOPIC_IDS_FROM_VERSION, record_bytes
+from minibroker.partitions.fetch import NO_SESSION, PARTITIONS_PER_TURN, TOPIC_IDS_FROM_VERSION, has_enough
 from minibroker.partitions.registry import Answer, Call, Handler
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.segments.checkpoint import TopicPartition
@@ -225,7 +225,7 @@ class _Incremental:
         is_more = self._session.due_count > PARTITIONS_PER_TURN
         response = self._read()
         # If very many partitions are due, the client asks again for the rest. Others have their turn in between.
-        is_enough = is_more or self._session.is_closed or self._is_enough(response)
+        is_enough = is_more or self._session.is_closed or has_enough(response, self._bytes_min)
         return self._finish(response) if is_enough else None
 
     def _expire(self) -> Response:
@@ -236,20 +236,12 @@ class _Incremental:
         due = self._session.due(PARTITIONS_PER_TURN)
         if not due:
             return _empty(self._session.id)
-        self._owner.watch(due)
+        if not self._session.is_closed:
+            self._owner.watch(due)
         response = self._fetch(_outside(self._call, topics_of(due), max_wait_ms=0))
         assert isinstance(response, FetchResponse), "a short fetch that may not wait is answered at once"
         response.responses = self._session.news(response.responses)
         return response
-
-    def _is_enough(self, response: FetchResponse) -> bool:
-        count = 0
-        for topic in response.responses:
-            for it in topic.partitions:
-                if it.error_code or it.diverging_epoch.epoch >= 0:
-                    return True
-                count += record_bytes(it)
-        return count >= self._bytes_min
 
     def _finish(self, response: FetchResponse) -> Response:
         delay_ms = self._owner.delay_ms(self._call, response)

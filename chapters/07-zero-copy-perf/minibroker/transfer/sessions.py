@@ -172,7 +172,7 @@ class FetchSession:
         return False
 
     def on_told(self, responses: Sequence[FetchableTopicResponse]) -> None:
-        """The client is told of this news. A partition with records goes to the end, so that all have their turn."""
+        """The client is told of this news. What was told goes to the end of the queue, so that all have their turn."""
         for topic in responses:
             for data in topic.partitions:
                 known = self._known(topic, data)
@@ -181,10 +181,10 @@ class FetchSession:
                     self._pass_turn(known, has_records=record_bytes(data) > 0)
 
     def _pass_turn(self, partition: CachedPartition, *, has_records: bool) -> None:
-        # The partition stays due, even without records: a later read finds out that there is no more news.
         if has_records:
             self._partitions[partition.key] = self._partitions.pop(partition.key)
-            self._due.pop(partition, None)
+        # The partition stays due, even without records: a later read finds out that there is no more news.
+        self._due.pop(partition, None)
         self._due[partition] = None
 
     def _known(self, topic: FetchableTopicResponse, data: PartitionData) -> CachedPartition | None:

@@ -1,5 +1,6 @@
 """DescribeClientQuotas (key 48): the quotas of the entities that a filter selects (KIP-546). A pure module."""
 
+from minibroker.transfer.tables.alter_client_quotas import EntityData
 from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, float64, int8, int16, int32, string
 
@@ -19,13 +20,6 @@ class DescribeClientQuotasRequest(Request, key=48, versions="0-1", flexible="1+"
     strict: bool = boolean(about="whether to leave out entities that have a type without a condition")
 
 
-class QuotaEntityName(Struct):
-    """One part of an entity."""
-
-    entity_type: str = string(about="user, client-id or ip")
-    entity_name: str | None = string(nullable="0+", about="the name, or null for the default of this type")
-
-
 class ValueData(Struct):
     """One quota."""
 
@@ -36,7 +30,7 @@ class ValueData(Struct):
 class DescribedEntry(Struct):
     """The quotas of one entity."""
 
-    entity: list[QuotaEntityName] = array(QuotaEntityName, about="the clients that have the quotas")
+    entity: list[EntityData] = array(EntityData, about="the clients that have the quotas")
     values: list[ValueData] = array(ValueData, about="the quotas that are set for this entity")
 
 
