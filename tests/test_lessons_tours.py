@@ -274,7 +274,7 @@ async def calls_of_a_fetch_in_a_session(directory: Path) -> list[Call]:
     wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10**6)
     topics = [FetchTopic(topic="orders", partitions=[wanted])]
     with recorded() as calls:
-        await answer_to(FetchRequest(max_wait_ms=1000, min_bytes=1, max_bytes=10**6, session_epoch=0, topics=topics), 12)
+        await answer_to(FetchRequest(max_wait_ms=9, min_bytes=1, max_bytes=10**6, session_epoch=0, topics=topics), 12)
     writer.close()
     await node.stop()
     return calls
