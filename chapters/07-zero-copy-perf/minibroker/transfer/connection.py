@@ -25,8 +25,7 @@ from minibroker.transfer.sending import PIECE_BYTES, Maps, Transfer
 from minibroker.wire.frames import LENGTH_SIZE, frame_length
 
 _LENGTH = Packing(">i")
-_COPIED_BYTES_MAX = 8 * 1024
-"""A frame of at most this size is copied out of the inbox, because a request that waits would keep the whole inbox."""
+_COPIED_BYTES_MAX = 8 * 1024  # such a frame is copied: if its request waits, it would keep the whole inbox
 _KEPT_BYTES_MAX = INBOX_BYTES // 2
 _TURN_S = 0.002
 _TOGETHER_BYTES_MAX = 256 * 1024
