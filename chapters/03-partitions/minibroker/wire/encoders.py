@@ -131,7 +131,8 @@ class _Encoder:
             # The default is one object that all messages share, so most need no look at the fields.
             default = self.source.use(f"no_{field.struct.__name__}", field.default)
             inner = " or ".join(self.differs(it, f"{value}.{it.name}") for it in field.struct.schema.fields)
-            return f"{value} is not {default} and ({inner})"
+            is_null = f"{value} is None or " if field.nullable is not NEVER else ""
+            return f"{value} is not {default} and ({is_null}{inner})"
         if field.kind == "bool":
             return f"not {value}" if field.default else value
         return f"{value} != {field.default!r}"
