@@ -5,13 +5,13 @@ own tool.
 """
 
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
 from brokers import Broker, StartBroker, eventually, unique
 from cases import case
-from clients_raw import ANYONE, DESCRIBE_CLIENT_QUOTAS, Connection, array, header, i8, set_quota
+from clients_raw import ANYONE, DESCRIBE_CLIENT_QUOTAS, Connection, array, header, i8, metadata, set_quota
 from clients_stock import (
     READ_S_MAX,
     Message,
@@ -174,21 +174,23 @@ def test_topics_beyond_the_mutation_rate_are_refused_to_clients_that_know_the_er
 
 
 def test_new_connections_of_an_address_beyond_its_rate_are_closed(limited: Broker) -> None:
-    set_quota(limited, (("ip", "127.0.0.1"),), connection_creation_rate=2)
-    outcomes = []
-    for _ in range(8):
-        with Connection(limited) as connection:
-            connection.send(header(3, 8) + array([]) + i8(0) + i8(0) + i8(0))
-            outcomes.append(connection.receive() is not None)
+    set_quota(limited, (("ip", "127.0.0.1"),), connection_creation_rate=1)
+
+    def is_served(connection: Connection) -> bool:
+        connection.send(metadata([]))
+        return connection.receive() is not None
+
+    # All connect before the first one asks, so that they come faster than one in a second.
+    with ExitStack() as held:
+        outcomes = [is_served(it) for it in [held.enter_context(Connection(limited)) for _ in range(30)]]
     assert outcomes[0]
     assert not all(outcomes)
 
-    def is_served() -> bool:
+    def is_next_served() -> bool:
         with Connection(limited) as connection:
-            connection.send(header(3, 8) + array([]) + i8(0) + i8(0) + i8(0))
-            return connection.receive() is not None
+            return is_served(connection)
 
-    eventually(is_served, "the rate has fallen", seconds=20)
+    eventually(is_next_served, "the rate has fallen", seconds=20)
 
 
 def test_connections_beyond_the_rate_of_the_node_are_served_later(start: StartBroker) -> None:
@@ -204,7 +206,7 @@ def test_an_address_may_have_its_own_number_of_connections(start: StartBroker) -
     for connection in held:
         assert connection.is_answered()
     with Connection(broker) as connection:
-        connection.send(header(3, 8) + array([]) + i8(0) + i8(0) + i8(0))
+        connection.send(metadata([]))
         assert connection.is_hung_up()
     for connection in held:
         connection.socket.close()

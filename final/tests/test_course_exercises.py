@@ -14,7 +14,7 @@ RIGHT = """
 [[exercise]]
 id = "2.1"
 title = "Add"
-hint = "Plus."
+hints = ["Plus."]
 tests = ["tests/test_toy.py::test_add"]
 file = "minibroker/toy/sums.py"
 functions = ["add"]
@@ -65,7 +65,7 @@ def test_a_right_file_gives_the_exercises_in_order(repository: Repository) -> No
     second = chapter.task("2.2")
     assert isinstance(second, Exercise)
     assert second.functions == ("Counter.up", "Counter.down")
-    assert (chapter.title, chapter.packages, chapter.task("2.1").hint) == ("Toys and sums", ["toy"], "Plus.")
+    assert (chapter.title, chapter.packages, chapter.task("2.1").hints) == ("Toys and sums", ["toy"], ("Plus.",))
 
 
 def test_a_chapter_without_a_lesson_has_its_folders_name(repository: Repository) -> None:
@@ -125,8 +125,9 @@ def test_a_mistake_is_named_with_its_file_and_exercise(repository: Repository) -
         ('id = "2.2"', "", "exercise number 2 in the file: id is missing"),
         ('title = "Add"', "", "exercise 2.1: title is missing"),
         ('title = "Add"', "title = 3", "exercise 2.1: title must be a text that is not empty"),
-        ('hint = "Plus."', 'hint = " "', "exercise 2.1: hint must be a text that is not empty"),
-        ('hint = "Plus."', 'hnt = "Plus."', "exercise 2.1: unknown key hnt"),
+        ('hints = ["Plus."]', 'hints = [" "]', "exercise 2.1: hints must be a list of at least one text"),
+        ('hints = ["Plus."]', 'lesson = "lessons/9.md"', "exercise 2.1: lesson lessons/9.md does not exist in 02-toy"),
+        ('hints = ["Plus."]', 'hint = "Plus."', "exercise 2.1: unknown key hint"),
         ('functions = ["add"]', "functions = []", "exercise 2.1: functions must be a list of at least one text"),
         ('functions = ["add"]', 'functions = "add"', "exercise 2.1: functions must be a list of at least one text"),
         ('["add"]', '["sub"]', "exercise 2.1: minibroker/toy/sums.py: there is no function sub"),

@@ -17,7 +17,9 @@ from proving import complaints_about_order, complaints_about_reference, complain
 from minibroker.cli.main import main
 from minibroker.course import checking
 from minibroker.course.exercises import Track, load_chapter
+from minibroker.course.explaining import explain_bytes
 from minibroker.course.repository import Repository
+from minibroker.log.batch import BatchBuilder
 
 CONFTEST = Path(__file__).parents[2] / "conftest.py"
 # Variables of the process that runs this suite, which a learner does not have.
@@ -38,7 +40,8 @@ title = "Add two numbers"
 file = "minibroker/toy/sums.py"
 functions = ["add"]
 tests = ["tests/test_toy_sums.py::test_add"]
-hint = "There is an operator for that."
+lesson = "lessons/01-sums.md"
+hints = ["What is two and three?", "There is an operator for that."]
 
 [[exercise]]
 id = "1.2"
@@ -159,6 +162,7 @@ def learner(tmp_path: Path) -> Learner:
     (chapter / "minibroker" / "toy" / "__pycache__").mkdir(parents=True)
     (chapter / "minibroker" / "toy" / "__pycache__" / "junk.pyc").write_text("")
     (chapter / "tests").mkdir()
+    (chapter / "lessons").mkdir()
     (root / "chapters" / "02-later").mkdir()
     files = {
         "minibroker/toy/__init__.py": "",
@@ -168,6 +172,7 @@ def learner(tmp_path: Path) -> Learner:
         "tests/test_toy_totals.py": TEST_TOTALS,
         "exercises.toml": EXERCISES,
         "README.md": "# Chapter 01: toys\n",
+        "lessons/01-sums.md": "# Sums\n\n## The mechanism\n\nA sum is what two numbers make.\n",
     }
     for name, text in files.items():
         (chapter / name).write_text(text)
@@ -271,15 +276,93 @@ def test_commands_work_from_any_folder_of_the_clone(learner: Learner) -> None:
     assert "exercise 1.1: add" in learner.sees("check", "1", code=1, cwd=learner.chapter / "tests")
 
 
-def test_checking_one_exercise_runs_that_one_and_shows_its_hint_until_it_is_done(learner: Learner) -> None:
+def test_checking_one_exercise_runs_that_one_and_names_its_hints_until_it_is_done(learner: Learner) -> None:
     learner.sees("start", "1")
     output = learner.sees("check", "1", "--exercise", "1.1", code=1)
-    assert "hint: There is an operator for that." in output
+    assert "hints: `minibroker course hint 1.1`\n" in output
     assert "1.2" not in output
     learner.writes("sums.py", SUMS)
     output = learner.sees("check", "1", "--exercise", "1.1")
     assert "hint" not in output
     assert output.splitlines()[-1] == "next: `minibroker course check 1` tests all exercises of the chapter"
+
+
+def test_each_call_shows_one_hint_more_and_never_the_solution(learner: Learner) -> None:
+    assert learner.sees("hint", "1.1", code=1).endswith("chapter 1 is not started: run `minibroker course start 1`\n")
+    learner.sees("start", "1")
+    first = learner.sees("hint", "1.1").splitlines()
+    assert first[0] == "hint 1 of 2: What is two and three?"
+    assert first[1:] == ["next: try it; `minibroker course hint 1.1` shows one hint more"]
+    second = learner.sees("hint", "1.1").splitlines()
+    assert second == [
+        "hint 1 of 2: What is two and three?",
+        "hint 2 of 2: There is an operator for that.",
+        "read again: chapters/01-toy/lessons/01-sums.md, The mechanism (line 3)",
+        "next: there are no more hints; `minibroker course diff 1 --exercise 1.1` shows our code",
+    ]
+    assert learner.sees("hint", "1.1").splitlines() == second
+    assert "no hint for exercise 1.2" in learner.sees("hint", "1.2")
+    assert "the fast track of chapter 1 has no task 1.B1" in learner.sees("hint", "1.B1", code=2)
+    assert "sums is not the id of a task" in learner.sees("hint", "sums", code=2)
+
+
+def test_without_hints_the_comments_of_the_function_are_the_hints(learner: Learner) -> None:
+    text = EXERCISES.replace('hints = ["What is two and three?", "There is an operator for that."]', "")
+    (learner.chapter / "exercises.toml").write_text(text)
+    learner.sees("start", "1")
+    assert learner.sees("hint", "1.1").splitlines()[0] == "hint 1 of 1: Use the operator."
+
+
+def test_a_failure_is_explained_with_its_first_difference_and_the_section_to_read_again(learner: Learner) -> None:
+    learner.sees("start", "1")
+    learner.writes("sums.py", SUMS)
+    learner.writes("totals.py", TOTALS)
+    expected, wrong = bytes(range(20)), bytes(range(10)) + b"\xff" + bytes(range(11, 20))
+    test = "from minibroker.toy.sums import add\ndef test_add():\n    "
+    played = "node 1 leads\\nnode 2 fetches\\nnode 3 fetches\\n"
+    cases = {
+        f"assert {wrong!r} == {expected!r}": [
+            "expected 20 bytes, got 20; the first difference is at position 10:",
+            "     0  00 01 02 03 04 05 06 07",
+            "     8  08 09 0a 0b 0c 0d 0e 0f",
+            " yours  08 09 ff 0b 0c 0d 0e 0f",
+            "              ^^",
+            "    16  10 11 12 13",
+        ],
+        f'assert "{played.replace("node 2", "node 4")}" == "{played}"': [
+            "the difference begins near line 1; - is expected, + is yours:",
+            " node 1 leads",
+            "-node 2 fetches",
+            "+node 4 fetches",
+            " node 3 fetches",
+        ],
+        'assert add(1, 1) == 3, "seed 17: lost\\nagain: python -m minibroker.simulation toys --replay 17"': [
+            "play it again: PYTHONPATH=workspace python -m minibroker.simulation toys --replay 17",
+        ],
+    }
+    for line, explained in cases.items():
+        with case(line):
+            (learner.chapter / "tests" / "test_toy_sums.py").write_text(f"{test}{line}\n")
+            output = learner.sees("check", "1", code=1).splitlines()
+            assert output[3:-2] == [f"    {it}" for it in explained]
+            assert output[-2] == "read again: chapters/01-toy/lessons/01-sums.md, The mechanism (line 3)"
+
+
+def test_the_bytes_of_a_batch_are_explained_field_by_field() -> None:
+    builder = BatchBuilder()
+    builder.append(timestamp=1_700_000_000_000, key=b"k", value=b"tea")
+    expected = bytes(builder.build())
+    at = expected.index(b"tea")
+    lines = list(explain_bytes(expected[:at] + b"ten" + expected[at + 3 :], expected))
+    assert (
+        lines[0]
+        == f"expected {len(expected)} bytes, got {len(expected)}; the first difference is at position {at + 2}:"
+    )
+    assert lines[-4].split()[:4] == [str(at), "74", "65", "61"]
+    assert lines[-4].split()[4] == "value"
+    assert lines[-3] == " yours  74 65 6e"
+    assert lines[-2] == "              ^^"
+    assert "header count" in lines[-1]
 
 
 MINE = "workspace/minibroker/toy/totals.py"
@@ -453,14 +536,15 @@ def test_list_shows_every_chapter_and_how_far_the_learner_is(learner: Learner) -
     assert states()[0] == "1 of 2 done"
     table = learner.sees("list").splitlines()
     assert table[0].split() == ["CHAPTER", "TITLE", "EXERCISES", "BUILD", "STATE"]
-    assert table[1].split() == ["1", "Toys", "2", "-", "1", "of", "2", "done"]
-    assert len(table) == 1 + 7
+    assert table[1].split() == ["1", "Toys", "1/2", "started", "-", "1", "of", "2", "done"]
+    assert table[-1] == "done: 1 of 2 exercises, 0 of 0 build tasks"
+    assert len(table) == 1 + 7 + 1
 
 
 def test_list_shows_the_chapters_as_json(learner: Learner) -> None:
     rows = json.loads(learner.sees("list", "--format", "json"))
     expected = {"chapter": 1, "title": "Toys", "written": True, "exercises": 2, "builds": 0, "state": "not started"}
-    assert rows[0] == expected
+    assert rows[0] == expected | {"exercises_done": None, "builds_done": None}
     assert rows[1]["written"] is False
 
 
@@ -582,7 +666,7 @@ id = "1.B1"
 title = "Sums"
 file = "minibroker/toy/sums.py"
 tests = ["tests/test_toy_sums.py::test_add", "tests/test_toy_sums.py::test_add_stays_in_bounds"]
-hint = "Begin with add."
+hints = ["Begin with add."]
 """
 
 SUMS_TO_BUILD = SUMS.replace("    # Use the operator.\n", "").replace("return a + b", "return _plus(a, b)")
@@ -609,7 +693,7 @@ def test_the_build_track_goes_from_red_to_green(builder: Learner) -> None:
     assert "  1.B1  Sums  not yet: NotImplementedError: build 1.B1: add\n" in first
     step = "write the module workspace/minibroker/toy/sums.py, then `minibroker course check 1 --exercise 1.B1`"
     assert first.splitlines()[-1] == f"next: {step}"
-    assert "hint: Begin with add." in builder.sees("check", "1", "--exercise", "1.B1", code=1)
+    assert "hint 1 of 1: Begin with add." in builder.sees("hint", "1.B1")
     assert "the build track of chapter 1 has no task 1.1" in builder.sees("check", "1", "--exercise", "1.1", code=2)
     assert "build track: 0 of 1 done" in builder.sees("list")
 

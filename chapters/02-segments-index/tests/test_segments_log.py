@@ -14,7 +14,6 @@ from segments_model import batch_of, read_on, values_batch
 from minibroker.log.batch import batches, read_header, stamp
 from minibroker.log.disk import OSFiles
 from minibroker.log.errors import CorruptBatch, LogOffline, OffsetOutOfRange, StorageError
-from minibroker.log.logfile import LogFile
 from minibroker.log.memory import MemoryFiles
 from minibroker.log.record import Record
 from minibroker.segments.config import LogConfig
@@ -373,55 +372,6 @@ def test_a_follower_copies_its_leader_to_the_byte() -> None:
     for name in leader_files.list(DIRECTORY):
         ours, theirs = (files.open(f"{DIRECTORY}/{name}").pread(10_000, 0) for files in (leader_files, follower_files))
         assert ours == theirs
-
-
-def everything(log: SegmentedLog) -> memoryview:
-    """All batches of a log."""
-    return memoryview(bytearray(b"".join(segment.file.pread(segment.size, 0) for segment in log.segments)))
-
-
-def test_batches_that_come_together_roll_as_on_the_leader() -> None:
-    leader_files, follower_files = MemoryFiles(), MemoryFiles()
-    leader = log_of(30, files=leader_files)
-    follower = SegmentedLog.open(follower_files, DIRECTORY, SMALL)
-    follower.append_as_follower(everything(leader))
-    leader.close()
-    follower.close()
-    assert follower_files.list(DIRECTORY) == leader_files.list(DIRECTORY)
-    for name in leader_files.list(DIRECTORY):
-        ours, theirs = (files.open(f"{DIRECTORY}/{name}").pread(10_000, 0) for files in (leader_files, follower_files))
-        assert ours == theirs, name
-
-
-def test_batches_that_come_together_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    leader = log_of(20, LogConfig())
-    follower = SegmentedLog.open(MemoryFiles(), DIRECTORY, LogConfig())
-    writes, write = [], LogFile.write
-    monkeypatch.setattr(LogFile, "write", lambda *given: (writes.append(given), write(*given)))
-    follower.append_as_follower(everything(leader))
-    assert len(writes) == 1
-    assert values(follower) == numbers(0, 20)
-    # The position of each batch is known, as if it had come alone.
-    assert values(follower, 13) == numbers(13, 20)
-
-
-def test_batches_before_a_refused_one_are_kept() -> None:
-    fetched = everything(log_of(10, LogConfig()))
-    fetched[-1] ^= 1
-    log = SegmentedLog.open(MemoryFiles(), DIRECTORY, LogConfig())
-    with pytest.raises(CorruptBatch, match="crc"):
-        log.append_as_follower(fetched)
-    assert values(log) == numbers(0, 9)
-
-
-def test_indexes_of_batches_that_come_together_stay_within_their_size() -> None:
-    config = LogConfig(index_interval_bytes=1, segment_index_bytes=5 * 12)
-    leader = log_of(30, LogConfig())
-    log = SegmentedLog.open(MemoryFiles(), DIRECTORY, config)
-    log.append_as_follower(everything(leader))
-    assert len(log.segments) > 5
-    assert all(segment.indexes.times.count <= 5 for segment in log.segments)
-    assert values(log) == numbers(0, 30)
 
 
 def test_a_follower_refuses_a_flipped_bit_and_a_decreasing_offset() -> None:

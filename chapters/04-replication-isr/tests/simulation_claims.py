@@ -1,5 +1,6 @@
 """What is claimed of every simulated world and of every planted bug, for the tests of chapters 04 and 05."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -12,18 +13,25 @@ from minibroker.simulation.cluster import FORGE
 from minibroker.simulation.faults import COUNT_MIN, Fault
 from minibroker.simulation.running import Summary, run_seeds
 from minibroker.simulation.trace import digest
-from minibroker.simulation.world import World
+from minibroker.simulation.world import Outcome, World
 
 
 def check_seeds(world: type[World], seeds: range, *, rare: Set[str]) -> Summary:
     """Every seed holds, and is worth something: it is long, and much goes wrong. Only rare states may be missed."""
     summary = run_seeds(world, seeds)
-    assert summary.failure is None, f"seed {summary.failure.seed}: {summary.failure.violation}"
+    assert summary.failure is None, _failed(world, summary.failure)
     assert summary.seeds == len(seeds)
     assert summary.virtual_ms >= 30_000 * summary.seeds
     assert summary.faults >= COUNT_MIN * summary.seeds
     assert set(summary.missing) <= rare
     return summary
+
+
+def _failed(world: type[World], failure: Outcome) -> str:
+    """The violation, and the command that replays its seed."""
+    folder = os.path.relpath(os.path.dirname(inspect.getfile(world)))
+    again = f"python -m minibroker.simulation {world.__module__} --path {folder} --replay {failure.seed} --shrink"
+    return f"seed {failure.seed}: {failure.violation}\nagain: {again}"
 
 
 def check_strangers(world: type[GuardedWorld]) -> None:

@@ -14,9 +14,11 @@ from minibroker.course.checking import DONE, NOT_YET, Outcome, Verdict
 from minibroker.course.choosing import Choice, choose
 from minibroker.course.errors import WrongUsage
 from minibroker.course.exercises import Chapter, Exercise, Task, Track, load_chapter
+from minibroker.course.explaining import explain
 from minibroker.course.overview import Row, overview
 from minibroker.course.repository import CHAPTER_NUMBERS, Repository, find_repository
 from minibroker.course.stripping import function_row
+from minibroker.course.teaching import lesson_to_read, next_hints
 
 chapter_number = click.argument("number", metavar="N", type=click.IntRange(min(CHAPTER_NUMBERS), max(CHAPTER_NUMBERS)))
 TASKS = {Track.FAST: "exercises", Track.BUILD: "build tasks"}
@@ -58,7 +60,7 @@ def start(number: int, build: bool, again: bool) -> None:
 
 @course.command()
 @chapter_number
-@click.option("--exercise", "task_id", metavar="ID", help="Only this exercise or build task, with its hint.")
+@click.option("--exercise", "task_id", metavar="ID", help="Only this exercise or build task.")
 @click.option("--unfinished", is_flag=True, help="Also use your copies of other chapters that are not done.")
 def check(number: int, task_id: str | None, unfinished: bool) -> None:
     """Test your code of chapter N, exercise by exercise.
@@ -87,6 +89,31 @@ def check(number: int, task_id: str | None, unfinished: bool) -> None:
     else:
         all_done = _echo_the_rest(repository, chapter, copy, unfinished=unfinished)
     click.get_current_context().exit(0 if all_done else 1)
+
+
+@course.command()
+@click.argument("task_id", metavar="ID")
+def hint(task_id: str) -> None:
+    """Show a hint for exercise or build task ID, such as 3.2.
+
+    Each call shows one hint more.
+    """
+    repository = find_repository(Path.cwd())
+    number = task_id.partition(".")[0]
+    if number not in map(str, CHAPTER_NUMBERS):
+        raise click.UsageError(f"{task_id} is not the id of a task, such as 3.2.", click.get_current_context())
+    chapter, copy = _started(repository, int(number))
+    task = _task(chapter, task_id)
+    shown, count = next_hints(repository, chapter, copy, task)
+    for place, text in enumerate(shown, start=1):
+        click.echo(f"hint {place} of {count}: {text}")
+    if len(shown) < count:
+        click.echo(f"next: try it; `minibroker course hint {task_id}` shows one hint more")
+        return
+    if not count:
+        click.echo(f"there is no hint for {task.label}")
+    _echo_lesson(repository, chapter, task)
+    click.echo(f"next: there are no more hints; `minibroker course diff {number} --exercise {task_id}` shows our code")
 
 
 @course.command()
@@ -145,10 +172,19 @@ def _task(chapter: Chapter, task_id: str) -> Task:
 
 def _echo_chapters(rows: Sequence[Row]) -> None:
     width = max(len(row.title) for row in rows)
-    click.echo(f"{'CHAPTER':<7}  {'TITLE':<{width}}  EXERCISES  BUILD  STATE")
+    click.echo(f"{'CHAPTER':<7}  {'TITLE':<{width}}  {'EXERCISES':<17}  {'BUILD':<15}  STATE")
     for row in rows:
-        exercises, builds = row.exercises or "-", row.builds or "-"
-        click.echo(f"{row.chapter:<7}  {row.title:<{width}}  {exercises:<9}  {builds:<5}  {row.state}")
+        exercises, builds = _progress(row.exercises_done, row.exercises), _progress(row.builds_done, row.builds)
+        click.echo(f"{row.chapter:<7}  {row.title:<{width}}  {exercises:<17}  {builds:<15}  {row.state}")
+    done = sum(row.exercises_done or 0 for row in rows), sum(row.builds_done or 0 for row in rows)
+    total = sum(row.exercises for row in rows), sum(row.builds for row in rows)
+    click.echo(f"done: {done[0]} of {counted(total[0], 'exercise')}, {done[1]} of {counted(total[1], 'build task')}")
+
+
+def _progress(done: int | None, count: int) -> str:
+    if not count:
+        return "-"
+    return f"{done or 0}/{count} {'not started' if done is None else 'done' if done == count else 'started'}"
 
 
 def _echo_earlier_copies(repository: Repository, chapter: Chapter, started: workspace.Started) -> None:
@@ -199,18 +235,29 @@ def _echo_verdicts(verdicts: Sequence[Verdict]) -> None:
 def _echo_what_is_next(repository: Repository, chapter: Chapter, verdicts: Sequence[Verdict], *, alone: bool) -> None:
     open_ones = [verdict for verdict in verdicts if verdict.state != DONE]
     if open_ones:
-        hint = open_ones[0].task.hint
-        if alone and hint:
-            click.echo(f"hint: {hint}")
-        click.echo(f"next: {_next_step(repository, chapter, open_ones)}")
+        # A failing task comes first, because it was begun; a task that needs another one comes last.
+        verdict = min(open_ones, key=lambda verdict: (verdict.state == NOT_YET, "needs" in verdict.because))
+        if verdict.failure and not verdict.place:
+            _echo_explained(repository, verdict.failure)
+            _echo_lesson(repository, chapter, verdict.task)
+        if alone:
+            click.echo(f"hints: `minibroker course hint {verdict.task.id}`")
+        click.echo(f"next: {_next_step(repository, chapter, verdict)}")
     else:
         click.echo(f"next: `minibroker course check {chapter.number}` tests all {TASKS[chapter.track]} of the chapter")
 
 
-def _next_step(repository: Repository, chapter: Chapter, open_ones: Sequence[Verdict]) -> str:
-    # A failing task comes first, because it was begun; a task that needs another one comes last.
-    order = sorted(open_ones, key=lambda verdict: (verdict.state == NOT_YET, "needs" in verdict.because))
-    verdict = order[0]
+def _echo_explained(repository: Repository, outcome: Outcome) -> None:
+    for line in explain(outcome, repository.show(repository.workspace)):
+        click.echo(f"    {line}")
+
+
+def _echo_lesson(repository: Repository, chapter: Chapter, task: Task) -> None:
+    if place := lesson_to_read(repository, chapter, task):
+        click.echo(f"read again: {place}")
+
+
+def _next_step(repository: Repository, chapter: Chapter, verdict: Verdict) -> str:
     task = verdict.task
     if verdict.place:
         return f"correct {verdict.place}: `{verdict.source}`"
@@ -232,7 +279,7 @@ def _echo_the_rest(repository: Repository, chapter: Chapter, copy: workspace.Cop
     copy.others_failing, copy.passed = len(failed), None if failed else digest
     workspace.save_copy(repository, chapter.number, copy)
     if failed:
-        _echo_failures(failed)
+        _echo_failures(repository, failed)
         return False
     passed = sum(outcome.outcome == "passed" for outcome in outcomes)
     click.echo(f"the other {passed} tests of the chapter pass with your code, too")
@@ -244,8 +291,9 @@ def _echo_progress(ran: int, total: int) -> None:
     click.echo(f"  … {ran} of {total} tests have run" if total else "  … looking for the tests")
 
 
-def _echo_failures(failed: Sequence[Outcome]) -> None:
+def _echo_failures(repository: Repository, failed: Sequence[Outcome]) -> None:
     for outcome in failed[:5]:
         click.echo(f"  failing  {outcome.test}: {outcome.line}")
+    _echo_explained(repository, failed[0])
     count = counted(len(failed), "other test")
     click.echo(f"next: {count} failed; see the first with `pytest --mine '{failed[0].test}'`")

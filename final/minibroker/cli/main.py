@@ -29,7 +29,7 @@ COMMANDS = {
     "cluster": ("minibroker.cli.cluster:cluster", "Show the state of the cluster; add and remove nodes."),
     "dump": ("minibroker.cli.dump:dump", "Show a log file: batches, records, annotated bytes."),
     "bench": ("minibroker.cli.bench:bench", "Measure a cluster and print percentiles."),
-    "course": ("minibroker.cli.course:course", "Work on the course: list, start, check, diff."),
+    "course": ("minibroker.cli.course:course", "Work on the course: list, start, check, hint, diff."),
     "lab": ("minibroker.cli.lab:lab", "Run experiments that draw one figure each: list, run."),
     "pipeline": ("minibroker.cli.pipeline:pipeline", "Run data pipelines on Spark: list, run."),
     "plan": ("minibroker.cli.plan:plan", "Calculate capacity from rates and retention."),

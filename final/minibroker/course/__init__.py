@@ -1,4 +1,4 @@
-"""The learner's workspace, and the work of the commands `minibroker course list | start | check | status | diff`.
+"""The learner's workspace, and the work of `minibroker course list | start | check | hint | status | diff`.
 
 A chapter lists its tasks in `exercises.toml`: exercises, which are functions (the fast track), and modules to build
 (the build track). Starting a chapter copies its package into `workspace/` with that code taken out. Python then finds
@@ -15,7 +15,9 @@ every other package stays the reference. If the copy of another chapter is unfin
 | `import_order` | the order of `sys.path`, which makes Python import the chosen copies        |
 | `recorder`     | a pytest plugin that records what each test did                             |
 | `checking`     | running a task's tests and judging the task by them                         |
+| `explaining`   | what a failed test expected: bytes, a transcript, the seed                  |
 | `comparing`    | the difference between the learner's code and the reference                 |
+| `teaching`     | hints in steps, and the section of the lesson to read again                 |
 | `overview`     | one row per chapter, with the learner's progress                            |
 | `errors`       | the errors of the tool                                                      |
 

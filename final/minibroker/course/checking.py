@@ -35,7 +35,8 @@ _STRIPPED = re.compile(r"NotImplementedError(?:: |\(\\?['\"])((?:exercise|build)
 class Outcome:
     """The outcome of one test, or of one file that could not be imported.
 
-    If the learner's code made the import fail, `place` and `source` show the line.
+    If the learner's code made the import fail, `place` and `source` show the line. `compared` has the kind and both
+    sides of the comparison that failed, the code's first.
     """
 
     test: str
@@ -44,6 +45,7 @@ class Outcome:
     text: str
     place: str = ""
     source: str = ""
+    compared: Sequence[str] = ()
 
     @property
     def stripped(self) -> list[tuple[str, str]]:
@@ -76,6 +78,7 @@ class Verdict:
     test: str = ""
     place: str = ""
     source: str = ""
+    failure: Outcome | None = None
 
     def __str__(self) -> str:
         return f"{self.state}: {self.because}" if self.because else self.state
@@ -172,7 +175,7 @@ def judge(task: Task, tests: Sequence[str], outcomes: Iterable[Outcome]) -> Verd
             return Verdict(task, NOT_YET, f"needs {label} first: {function}", outcome.test)
     if failed:
         first = failed[0]
-        return Verdict(task, FAILING, first.because, first.test, first.place, first.source)
+        return Verdict(task, FAILING, first.because, first.test, first.place, first.source, first)
     return _done_if_all_passed(task, tests, concerned)
 
 

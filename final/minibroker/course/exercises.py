@@ -6,18 +6,23 @@
     file = "minibroker/log/varint.py"        # from the chapter's folder
     functions = ["decode_varint"]            # qualified names: also "LogFile.recover"
     tests = ["tests/test_log_varint.py::test_decoding_undoes_encoding"]
-    hint = "The high bit says that another byte follows."     # may be left out
+    lesson = "lessons/01-records.md"         # may be left out, like the hints
+    hints = ["Which bit says that another byte follows?", "The lowest seven bits come first."]
 
     [[build]]                                # the build track: a whole module to write
     id = "1.B1"                              # chapter, point, B, number
     title = "A log in one file"
     file = "minibroker/log/logfile.py"
     tests = ["tests/test_log_logfile.py::test_a_log_may_begin_at_any_offset"]
-    hint = "Begin with append and read."     # may be left out
+    lesson = "lessons/04-append-and-flush.md"
+    hints = ["Begin with append and read."]
 
 A test is a pytest node id from the chapter's folder; the name of a parametrised test stands for all its cases. Every
 test of a task must fail when the task's functions, or its module, are taken out; `tests/test_exercises_proof.py` checks
 this.
+
+`minibroker course hint` shows one hint more at each call. So the first hint asks a question or gives an idea, and the
+last one names what to use. If an exercise has no hints, the comments inside its functions serve.
 """
 
 import re
@@ -31,7 +36,7 @@ from typing import Any, ClassVar
 
 from minibroker.course.errors import CourseError, InvalidExercises, WrongUsage
 from minibroker.course.repository import Repository
-from minibroker.course.stripping import function_row, reduce, strip
+from minibroker.course.stripping import comments, function_row, reduce, strip
 
 FILE_NAME = "exercises.toml"
 
@@ -56,7 +61,8 @@ class Task(ABC):
     title: str
     file: str
     tests: tuple[str, ...]
-    hint: str = ""
+    lesson: str = ""
+    hints: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -67,6 +73,14 @@ class Task(ABC):
     def package(self) -> str:
         """The package that holds the file: `log` for `minibroker/log/varint.py`."""
         return self.file.split("/")[1]
+
+    def outline(self, source: str) -> tuple[str, ...]:
+        """Return the hints, or if there are none, the comments that outline the code."""
+        return self.hints or tuple(self._comments(source))
+
+    def _comments(self, source: str) -> Iterator[str]:  # noqa: ARG002
+        # Only functions have an outline: of a module to build no comment stays.
+        yield from ()
 
     @abstractmethod
     def strip(self, source: str) -> str:
@@ -90,6 +104,10 @@ class Exercise(Task):
             source = strip(source, function, self.label)
         return source
 
+    def _comments(self, source: str) -> Iterator[str]:
+        for function in self.functions:
+            yield from comments(source, function)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Build(Task):
@@ -106,7 +124,8 @@ class Build(Task):
 
 _KINDS: tuple[type[Task], ...] = (Exercise, Build)
 _TEXTS = ("id", "title", "file")
-_OPTIONAL = ("hint",)
+_OPTIONAL = ("lesson",)
+_OPTIONAL_LISTS = ("hints",)
 
 
 @dataclass(frozen=True)
@@ -179,7 +198,8 @@ def _checked_tasks(path: Path, shown: str, number: int) -> list[Task]:
         name = f"{kind.KIND} {table.get('id', f'number {index} in the file')}"
         for wrong in _mistakes(kind, table, path.parent, number):
             raise InvalidExercises(f"{shown}: {name}: {wrong}")
-        task = kind(**{**table, **{key: tuple(table[key]) for key in kind.LISTS}})
+        lists = [key for key in (*kind.LISTS, *_OPTIONAL_LISTS) if key in table]
+        task = kind(**{**table, **{key: tuple(table[key]) for key in lists}})
         if task.id in [earlier.id for earlier in tasks]:
             raise InvalidExercises(f"{shown}: {name}: this id is taken by an earlier {kind.KIND}")
         _claim(claimed, task, shown)
@@ -215,7 +235,7 @@ def _mistakes(kind: type[Task], table: dict[str, Any], folder: Path, number: int
 
 
 def _shape_mistakes(kind: type[Task], table: dict[str, Any]) -> Iterator[str]:
-    for key in sorted(set(table) - {*_TEXTS, *kind.LISTS, *_OPTIONAL}):
+    for key in sorted(set(table) - {*_TEXTS, *kind.LISTS, *_OPTIONAL, *_OPTIONAL_LISTS}):
         yield f"unknown key {key}"
     for key in (*_TEXTS, *kind.LISTS):
         if key not in table:
@@ -223,8 +243,8 @@ def _shape_mistakes(kind: type[Task], table: dict[str, Any]) -> Iterator[str]:
     for key in (*_TEXTS, *_OPTIONAL):
         if not _is_line(table.get(key, "-")):
             yield f"{key} must be a text that is not empty"
-    for key in kind.LISTS:
-        values = table[key]
+    for key in (*kind.LISTS, *_OPTIONAL_LISTS):
+        values = table.get(key, ["-"])
         if not isinstance(values, list) or not values or not all(map(_is_line, values)):
             yield f"{key} must be a list of at least one text"
 
@@ -240,6 +260,8 @@ def _file_mistakes(table: dict[str, Any], folder: Path) -> Iterator[str]:
     path = folder / file
     if not path.is_file():
         yield f"file {file} does not exist in {folder.name}"
+    if not (folder / table.get("lesson", "")).exists():
+        yield f"lesson {table['lesson']} does not exist in {folder.name}"
     source = path.read_text(encoding="utf-8")
     for function in table.get("functions", []):
         try:

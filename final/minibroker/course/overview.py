@@ -1,4 +1,4 @@
-"""One row per chapter: whether it is written, how many tasks each track has, and how far the learner is."""
+"""One row per chapter: whether it is written, how many tasks each track has and how many are done, and the state."""
 
 from dataclasses import dataclass
 
@@ -6,12 +6,15 @@ from minibroker.course.checking import DONE
 from minibroker.course.errors import CourseError
 from minibroker.course.exercises import FILE_NAME, Chapter, Track, chapter_title, count_tasks, is_written, load_chapter
 from minibroker.course.repository import CHAPTER_NUMBERS, Repository
-from minibroker.course.workspace import Copy, drift, files_digest, find_copy
+from minibroker.course.workspace import Copy, drift, files_digest, find_copy, last_copy
 
 
 @dataclass(frozen=True)
 class Row:
-    """One chapter of the course: how many exercises (fast track) and modules to build it has."""
+    """One chapter of the course: how many exercises (fast track) and modules to build it has, and how many are done.
+
+    A number of done tasks is None if the track was not started.
+    """
 
     chapter: int
     title: str
@@ -19,6 +22,8 @@ class Row:
     exercises: int
     builds: int
     state: str
+    exercises_done: int | None = None
+    builds_done: int | None = None
 
 
 def overview(repository: Repository) -> list[Row]:
@@ -34,7 +39,23 @@ def _row(repository: Repository, number: int) -> Row:
     if not (folder / FILE_NAME).is_file():
         return Row(number, title, written=True, exercises=0, builds=0, state="no exercises yet")
     counts = count_tasks(repository, number)
-    return Row(number, title, True, counts[Track.FAST], counts[Track.BUILD], _state(repository, number))
+    done = {track: _done(repository, number, track) for track in Track if counts[track]}
+    return Row(
+        chapter=number,
+        title=title,
+        written=True,
+        exercises=counts[Track.FAST],
+        builds=counts[Track.BUILD],
+        state=_state(repository, number),
+        exercises_done=done.get(Track.FAST),
+        builds_done=done.get(Track.BUILD),
+    )
+
+
+def _done(repository: Repository, number: int, track: Track) -> int | None:
+    chapter = load_chapter(repository, number, track)
+    copy = last_copy(repository, chapter)
+    return None if copy is None else sum(copy.checked.get(task.id) == DONE for task in chapter.tasks)
 
 
 def _state(repository: Repository, number: int) -> str:

@@ -17,6 +17,9 @@ from minibroker.course.repository import workspace_of
 if TYPE_CHECKING:
     import pytest
 
+BYTES, TEXT = "bytes", "text"  # the kinds of values whose difference is explained
+_BYTES = (bytes, bytearray, memoryview)
+
 
 def pytest_addoption(parser: "pytest.Parser") -> None:
     """Add the options that `checking` passes."""
@@ -71,12 +74,24 @@ class Recorder:
         self.path = path
         self.root = root
         self.import_failures: dict[str, dict[str, str]] = {}
+        self.compared: list[str] = []
 
     def pytest_collection_finish(self, session: "pytest.Session") -> None:
         """Record the number of tests. The file appears in one step, because `checking` may read it at any time."""
         beside = self.path.with_suffix(".new")
         beside.write_text(str(len(session.items)))
         beside.replace(total_beside(self.path))
+
+    def pytest_runtest_logstart(self) -> None:
+        """Forget the comparison of the test before."""
+        self.compared = []
+
+    def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> None:
+        """Keep both sides of a comparison that failed. In this repository the left side is the code's, by custom."""
+        if op == "==" and isinstance(left, str) and isinstance(right, str) and "\n" in right:
+            self.compared = [TEXT, left, right]
+        elif op == "==" and isinstance(left, _BYTES) and isinstance(right, _BYTES):
+            self.compared = [BYTES, bytes(left).hex(), bytes(right).hex()]
 
     def pytest_runtest_logreport(self, report: "pytest.TestReport") -> None:
         """Record a test's outcome."""
@@ -99,11 +114,12 @@ class Recorder:
 
     def _write(self, report: "pytest.TestReport | pytest.CollectReport") -> None:
         captured = [f"{title}\n{content}" for title, content in report.sections]
-        outcome = {
+        outcome: dict[str, object] = {
             "test": report.nodeid,
             "outcome": report.outcome,
             "line": "" if report.passed else _first_line(report),
             "text": "\n".join([report.longreprtext, *captured]),
+            "compared": self.compared if report.failed else [],
             **self.import_failures.get(report.nodeid, {}),
         }
         with self.path.open("a", encoding="utf-8") as file:

@@ -11,6 +11,7 @@ All other bytes of the file stay the same. `ast` gives the positions of definiti
 
 import ast
 import io
+import itertools
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,16 @@ def function_source(source: str, function: str) -> str:
     """Return the lines of one function, from its first decorator to its last statement."""
     node = _find(source, function)
     return "".join(_lines_of(source)[_first_row(node) - 1 : node.end_lineno])
+
+
+def comments(source: str, function: str) -> Iterator[str]:
+    """Yield the full-line comments of one function, each as one line."""
+    text, node = _Text.of(source), _find(source, function)
+    rows = [row for row in range(node.lineno, (node.end_lineno or 0) + 1) if row in text.comments]
+    for row in rows:
+        if row - 1 not in rows:
+            block = itertools.takewhile(rows.__contains__, itertools.count(row))
+            yield " ".join(text.lines[it - 1].strip().removeprefix("#").strip() for it in block)
 
 
 def function_row(source: str, function: str) -> int:

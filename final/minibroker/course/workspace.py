@@ -29,7 +29,8 @@ class Copy:
 
     `files` maps each reference file to its hash, `checked` each task's id to its state at the last check.
     `others_failing` is the number of the chapter's other tests that failed; None if they have not run yet, or if a task
-    has failed since. `passed` is the digest of the learner's files when all tests passed.
+    has failed since. `passed` is the digest of the learner's files when all tests passed. `hinted` maps a task's id to
+    the number of hints that were shown.
     """
 
     files: dict[str, str]
@@ -37,6 +38,7 @@ class Copy:
     others_failing: int | None = None
     track: Track = Track.FAST
     passed: str | None = None
+    hinted: dict[str, int] = field(default_factory=dict)
 
     @property
     def packages(self) -> list[str]:
@@ -192,6 +194,15 @@ def find_copy(repository: Repository, number: int) -> Copy | None:
     return _read(repository).get(str(number))
 
 
+def last_copy(repository: Repository, chapter: Chapter) -> Copy | None:
+    """Return the record of the learner's last copy on the chapter's track, which may have been set aside."""
+    copy = find_copy(repository, chapter.number)
+    if copy is not None and copy.track == chapter.track:
+        return copy
+    earlier = _earlier_copy(repository, chapter)
+    return _read(repository, earlier)[str(chapter.number)] if earlier else None
+
+
 def started_copy(repository: Repository, chapter: Chapter) -> Copy:
     """Return the record of a chapter's copy; refuse if the copy or one of its packages is missing."""
     copy, n = find_copy(repository, chapter.number), chapter.number
@@ -254,9 +265,10 @@ def _read(repository: Repository, folder: Path | None = None) -> dict[str, Copy]
 
 
 def _copy_of(entry: dict[str, Any]) -> Copy:
-    # Older records do not name a track.
+    # Older records do not have all fields.
     track = Track(entry.get("track", Track.FAST))
-    return Copy(entry["files"], entry["checked"], entry.get("others_failing"), track, entry.get("passed"))
+    others, passed, hinted = entry.get("others_failing"), entry.get("passed"), entry.get("hinted", {})
+    return Copy(entry["files"], entry["checked"], others, track, passed, hinted)
 
 
 def _write(folder: Path, copies: dict[str, Copy]) -> None:

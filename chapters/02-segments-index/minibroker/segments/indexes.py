@@ -74,11 +74,6 @@ class Indexes:
         entry = self.times.floor(timestamp)
         return self._base_offset + (entry[1] if entry else 0)
 
-    def has_room_for(self, size: int) -> bool:
-        """Whether batches of together `size` bytes can be noted without filling the indexes."""
-        entries_max = size // self._interval_bytes + 1 if self._interval_bytes else size
-        return self.offsets.count + entries_max < self._offsets_max and self.times.count + entries_max < self._times_max
-
     def _has_no_room(self) -> bool:
         return self.offsets.count >= self._offsets_max or self.times.count >= self._times_max
 

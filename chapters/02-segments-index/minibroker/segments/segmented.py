@@ -191,63 +191,27 @@ class SegmentedLog:
             # Only the stamped fields have changed, so the other fields need not be read again.
             header = tuple.__new__(BatchHeader, (base_offset, header.length, leader_epoch, *header[3:]))
         self._make_room(header, len(batch))
-        tail = self._tail
-        position = tail.size
-        tail.write(batch, header)
-        self._on_written(header, batch, position)
-        tail.flush_if_due()
+        self._tail.write(batch, header)
+        self._on_written(header, batch)
         return base_offset
 
     def append_as_follower(self, batches: memoryview) -> None:
-        """Append batches that a leader has stamped. A batch that is cut off at the end is skipped.
-
-        A fetch may bring many small batches. All that fit into the active segment are written together.
-        """
-        run: list[BatchHeader] = []
-        start, position, end_offset = 0, 0, self.log_end_offset
-        try:
-            while len(batches) - position >= HEADER_SIZE:
-                header = read_header(batches, position)
-                stop = position + header.size
-                if stop > len(batches):
-                    return
-                check_crc(batches, header, position)
-                # The leader's log may have been compacted: offsets may have gaps, but never decrease.
-                check_continuity(position, header, expected_offset=end_offset, dense=False)
-                if not run or not self._fits(header, stop - start, epoch=run[-1].leader_epoch):
-                    written, run = run, []
-                    self._write_run(batches[start:position], written)
-                    start = position
-                    self._tail.check_writable(header.leader_epoch)
-                    self._make_room(header, header.size)
-                run.append(header)
-                position, end_offset = stop, header.next_offset
-        finally:
-            # A batch that is refused does not take the batches before it along.
-            self._write_run(batches[start:position], run)
-
-    def _fits(self, header: BatchHeader, size: int, *, epoch: int) -> bool:
-        """Whether a batch can be written together with those before it, of this epoch, which makes `size` bytes."""
-        return (
-            header.leader_epoch == epoch
-            and self._tail.size + size <= self.config.segment_bytes
-            and header.max_timestamp <= self._roll_timestamp
-            and header.base_offset + header.last_offset_delta <= self._offset_max
-            and self._indexes.has_room_for(size)
-        )
-
-    def _write_run(self, batches: memoryview, run: list[BatchHeader]) -> None:
-        """Write batches that follow each other with one write."""
-        if not run:
-            return
-        tail, position = self._tail, self._tail.size
-        tail.write(batches, run[-1])
-        at = 0
-        for header in run:
+        """Append batches that a leader has stamped. A batch that is cut off at the end is skipped."""
+        position = 0
+        while len(batches) - position >= HEADER_SIZE:
+            header = read_header(batches, position)
             size = header.size
-            self._on_written(header, batches[at : at + size], position + at)
-            at += size
-        tail.flush_if_due()
+            batch = batches[position : position + size]
+            if len(batch) < size:
+                return
+            check_crc(batch, header)
+            # The leader's log may have been compacted: offsets may have gaps, but never decrease.
+            check_continuity(position, header, expected_offset=self.log_end_offset, dense=False)
+            self._tail.check_writable(header.leader_epoch)
+            self._make_room(header, size)
+            self._tail.write(batch, header)
+            self._on_written(header, batch)
+            position += size
 
     def _make_room(self, header: BatchHeader, size: int) -> None:
         """Roll if the active segment has no room for a batch, or is older than `segment.ms`."""
@@ -273,11 +237,12 @@ class SegmentedLog:
             self.roll(header.base_offset if is_far else None)
             self._make_room(header, size)
 
-    def _on_written(self, header: BatchHeader, batch: bytearray | memoryview, position: int) -> None:
-        """Update indexes and companions after a batch was written at a position of the active segment."""
-        boundaries = self._boundaries
-        self.log_end_offset = end_offset = header.base_offset + header.last_offset_delta + 1
-        boundaries[end_offset] = position + len(batch)
+    def _on_written(self, header: BatchHeader, batch: bytearray | memoryview) -> None:
+        """Update indexes and companions after a batch was written, then flush if the flush policy says so."""
+        tail, boundaries = self._tail, self._boundaries
+        position = tail.size - len(batch)
+        self.log_end_offset = tail.log_end_offset
+        boundaries[self.log_end_offset] = tail.size
         if len(boundaries) > _BOUNDARIES_MAX:
             del boundaries[next(iter(boundaries))]
         self._indexes.on_append(header, batch, position)
@@ -286,6 +251,7 @@ class SegmentedLog:
                 companion.on_append(header, batch, position)
         except Exception as error:
             self._durability.fail_with_companion(error)
+        tail.flush_if_due()
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment. The old one is flushed in the background; then the recovery point moves."""

@@ -265,7 +265,12 @@ class ClusterWorld(World):
         is_unreadable = int(fault.arguments[0]) // 1000 % 2 == 1
         host.disk.fail_reads(is_unreadable)
         self.doom(host, True)
-        ends = [host.flush, partial(self.doom, host, False), partial(host.disk.fail_reads, False), host.start]
+        ends: list[Callable[[], None]] = [
+            host.flush,
+            partial(self.doom, host, False),
+            partial(host.disk.fail_reads, False),
+            host.start,
+        ]
         return partial(_do_all, ends)
 
     def on_lose_rack(self, fault: Fault) -> Action:
