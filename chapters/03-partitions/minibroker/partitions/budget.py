@@ -74,6 +74,8 @@ class Budget:
         self._add(share, -share.bytes)
         self._leave_queue(share)
         del share.address.shares[share]
+        # What they refer to may hold the request, whose bytes must be free before the next garbage collection.
+        share.resume = share.close = _nothing
         name = self._shares.pop(share)
         if not share.address.shares:
             del self._addresses[name]
