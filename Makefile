@@ -1,22 +1,22 @@
 # Every target works from any folder (make -C …, make -f …) and installs what it needs; see `make help`.
 ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 VENV ?= .venv
-# What `make test`, the benchmarks and the site need on top of the broker itself.
-EXTRAS ?= dev,docs,spark
+# What `make test`, the benchmarks and the site need on top of the broker itself; `fast` is the event loop of chapter 07.
+EXTRAS ?= dev,docs,fast,spark
 # More arguments for pytest: make chapter-01 ARGS=--mine
 ARGS ?=
 # How many seeds `make simulate` runs, and in which worlds.
 SEEDS ?= 1000
 # What `make test-kafka` runs.
 TESTS ?= $(patsubst $(ROOT)/%,%,$(wildcard $(ROOT)/final/tests/test_spark_*.py $(ROOT)/final/tests/test_pipelines_*.py)) tests/java/check_spark.py
-# How many faults `make chaos` causes, how many copies `make chaos-transactions` makes, and how often `make chaos-spark`
-# kills its queries.
+# How many faults `make chaos` causes, how many copies `make chaos-transactions` makes, and how many kills `make
+# chaos-spark` plays.
 CYCLES ?= 20
 ROUNDS ?= 20
-KILLS ?= 5
-# How many tests run at once. Most tests of a cluster wait for elections and timeouts, so there is one worker more than
-# there are cores.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+KILLS ?= 51
+# How many tests run at once. Most tests of a cluster wait for elections and timeouts, so there are two workers for each
+# core.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
 WORLDS ?= replication_world raft_world controller_world groups_world transactions_world
 export VENV PYTHON NO_SETUP
 
@@ -24,17 +24,11 @@ IN := cd "$(ROOT)" &&
 PY := $(IN) "$(VENV)/bin/python"
 
 NUMBERS := 01 02 03 04 05 06 07
-# A chapter is present as soon as its folder has code; until then its targets say so and do nothing.
-PRESENT := $(strip $(foreach n,$(NUMBERS),$(if $(wildcard $(ROOT)/chapters/$(n)-*/minibroker),$(n))))
-ABSENT := $(filter-out $(PRESENT),$(NUMBERS))
 folder = $(notdir $(firstword $(wildcard $(ROOT)/chapters/$(1)-*)))
-topic = $(patsubst $(1)-%,%,$(call folder,$(1)))
 # A quick run is for testing the commands: its figures mean nothing, so they do not replace those in docs/.
 is_quick = $(filter-out 0,$(MINIBROKER_QUICK))
+PEERS = $(if $(is_quick),build/figures/peers,docs/peers)
 figures = $(if $(is_quick),build/figures/$(call folder,$(1)),docs/chapters/$(call folder,$(1))/figures)
-has = $(if $(word 2,$(PRESENT)),chapters $(firstword $(PRESENT)) to $(lastword $(PRESENT)),chapter $(PRESENT))
-later = @echo "make $@: arrives with chapter $(1) ($(call topic,$(1))); this version has $(has)"
-at_last = @echo "make $@: arrives after chapter 07, with $(1); this version has $(has)"
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-spark setup-dev run test test-java test-kafka lint demo bench docs site clean
@@ -72,21 +66,15 @@ test-kafka: setup-dev ## the Spark tests on Apache Kafka instead of our broker, 
 	$(PY) tests/java/run.py test-kafka $(TESTS) $(ARGS)
 
 ## chapter-01 to 07: that chapter's tests; ARGS=--mine tests your own code
-$(PRESENT:%=chapter-%): chapter-%: setup-dev
+$(NUMBERS:%=chapter-%): chapter-%: setup-dev
 	$(PY) -m pytest chapters/$(call folder,$*)/tests $(ARGS)
 
-$(ABSENT:%=chapter-%): chapter-%:
-	$(call later,$*)
-
 bench: ## the benchmarks of every chapter, one after the other
-	@for n in $(PRESENT); do $(MAKE) --no-print-directory -f "$(ROOT)/Makefile" bench-$$n || exit; done
+	@for n in $(NUMBERS); do $(MAKE) --no-print-directory -f "$(ROOT)/Makefile" bench-$$n || exit; done
 
 ## bench-01 to 07: that chapter's benchmarks; figures into docs/
-$(PRESENT:%=bench-%): bench-%: setup-dev
+$(NUMBERS:%=bench-%): bench-%: setup-dev
 	$(PY) -m minibroker.bench chapters/$(call folder,$*)/bench --out $(call figures,$*)
-
-$(ABSENT:%=bench-%): bench-%:
-	$(call later,$*)
 
 docs: setup-dev ## serve the site, rebuilt on every change
 	$(IN) NO_MKDOCS_2_WARNING=1 "$(VENV)/bin/python" -m mkdocs serve
@@ -111,14 +99,17 @@ chaos: setup-dev ## nodes, disks, links and clients fail under load: CYCLES=N (2
 chaos-transactions: setup-dev ## a copy in transactions while nodes, links and copiers fail: ROUNDS=N (20), ARGS=--list
 	$(PY) tests/chaos_transactions.py --rounds $(ROUNDS) $(ARGS)
 
-bench-peers: ## beside Apache Kafka and others (later)
-	$(call at_last,the comparison of the whole broker)
+# One table of all rows, after the benchmarks that were chosen; bars that are missed do not keep it from being written.
+bench-peers: setup-dev ## beside Apache Kafka and librdkafka's mock broker, about 25 minutes: ARGS="--only NAME" for one row
+	$(PY) -m minibroker.bench final/peers --repeats $(if $(is_quick),1,5) --out $(PEERS) $(ARGS); met=$$?; \
+		"$(VENV)/bin/python" final/peers/page.py $(PEERS) $(if $(is_quick),,docs/peers.md) && exit $$met
 
-demo: ## a cluster, a Spark stream, a killed leader (later)
-	$(call at_last,the whole broker)
+demo: setup-spark ## three nodes, orders, a Spark pipeline, two kills, an audit: two minutes, with QUICK=1 less than one
+	@$(IN) exec "$(VENV)/bin/python" -m minibroker.cli.demo $(if $(filter-out 0,$(QUICK)),--quick)
 
-chaos-spark: setup-dev ## Spark pipelines killed with -9 and run again, nothing lost: KILLS=N (5)
-	$(IN) MINIBROKER_KILLS=$(KILLS) "$(VENV)/bin/python" -m pytest final/tests/test_pipelines_kill.py $(ARGS)
+chaos-spark: setup-dev ## Spark copies exactly once while workers, drivers, executors and brokers die: KILLS=N (51), ARGS=--list
+	$(PY) tests/chaos_spark.py --kills $(KILLS) $(ARGS)
+	$(if $(ARGS),,$(IN) MINIBROKER_WITH_ORDERS=1 "$(VENV)/bin/python" -m pytest -q final/tests/test_pipelines_kill.py tests/java/check_masters.py)
 
 # Each query takes a second or so, so there are fewer rounds than elsewhere.
 bench-spark: setup-dev ## the Spark connector beside others, its codec, its triggers; figures into docs/

@@ -41,8 +41,14 @@ SPARK = (
 )
 LONG = (
     "tests/test_lessons_commands.py",
-    "tests/test_exercises_proof.py",
     "tests/test_repository_",
+    "tests/test_quorum_",
+    "tests/test_groups_",
+    "tests/test_cluster_",
+    "tests/test_exercises_proof.py",
+    "tests/test_survival.py",
+    "tests/test_transactions_",
+    "final/tests/test_cli_",
 )
 
 # A background job ignores Ctrl-C, and its children inherit that. Tests that send it need the default handler.
@@ -97,15 +103,30 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    spark = [item for item in items if item.nodeid.startswith(SPARK)]
-    long = [item for item in items if item.nodeid.startswith(LONG)]
-    rest = [item for item in items if not item.nodeid.startswith((*SPARK, *LONG))]
     # Each worker gets one part of the list, and begins with the first test of its part. An idle worker takes tests from
     # the end of another part.
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    part = len(items) // workers if workers > 1 else 0
-    before = max(part - len(spark), 0)
-    items[:] = [*spark, *rest[:before], *long, *rest[before:]]
+    parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    parts[0] += [item for item in items if item.nodeid.startswith(SPARK)]
+    rest = [item for item in items if not item.nodeid.startswith((*SPARK, *LONG))]
+    for number, group in enumerate(_long_groups(items)):
+        parts[1 + number % (workers - 1) if workers > 1 else 0] += group
+    for number, part in enumerate(parts, 1):
+        missing = max(len(items) * number // workers - len(items) * (number - 1) // workers - len(part), 0)
+        part += rest[:missing] if number < workers else rest
+        del rest[:missing]
+    items[:] = [item for part in parts for item in part]
+
+
+def _long_groups(items: list[pytest.Item]) -> Iterator[list[pytest.Item]]:
+    """The long tests in the order of LONG. The tests of a file stay together if they share brokers."""
+    groups: dict[tuple[int, str], list[pytest.Item]] = {}
+    for item in items:
+        for order, prefix in enumerate(LONG):
+            if item.nodeid.startswith(prefix):
+                name = item.nodeid if prefix.endswith(("_commands.py", "_proof.py")) else item.nodeid.partition("::")[0]
+                groups.setdefault((order, name), []).append(item)
+    return (group for _key, group in sorted(groups.items(), key=lambda it: it[0][0]))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -17,7 +17,8 @@ changed hands. Everything is read back even if the cluster has not come back by 
 Each phase has a deadline. If one passes, the stacks of this program and the states of the nodes are printed, and the
 run ends with the report so far (`chaos_watch`).
 
-`--history FILE` keeps what was sent and acknowledged, as JSON lines (`chaos_report` describes them).
+`--history FILE` keeps what was sent and acknowledged, as JSON lines (`chaos_report` describes them). With `--audit` the
+pipeline audit on Spark reads that file at the end of each cluster, and must count what this checker counts.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from pathlib import Path
 from typing import TextIO
 
 from brokers import unique
-from chaos_report import Audit, Counts, Cycle, Outcome, RecordingSender, Report
+from chaos_report import Audit, Counts, Cycle, Outcome, RecordingSender, Report, audit_difference
 from chaos_scenarios import REPLICAS, SCENARIOS, WAIT_S_MAX, Scene
 from chaos_watch import Watch
 from clients_stock import close_within, confluent_consumer
@@ -57,6 +58,7 @@ SETTINGS = (
 # A cycle waits several times, and a single wait may last WAIT_S_MAX.
 CYCLE_S_MAX = 4 * WAIT_S_MAX
 CLOSING_S_MAX = 2 * WAIT_S_MAX
+AUDIT_S_MAX = 5 * WAIT_S_MAX
 
 Say = Callable[[str], None]
 _FAILURES = (AssertionError, ClientError, KafkaException, OSError)  # a TimeoutError is an OSError
@@ -238,6 +240,7 @@ def run(
     watch: Watch | None = None,
     is_remote: bool = False,
     history: TextIO | None = None,
+    audits: bool = False,
 ) -> Report:
     """Play scenarios on a cluster of their own; return the report."""
     found = Report() if report is None else report
@@ -245,7 +248,13 @@ def run(
     kernel = partial(KernelCluster, path, *SETTINGS)
     with kernel() if is_remote else ProxiedCluster(path, *SETTINGS, is_proxied=True) as cluster:
         watched.look_at(cluster)
+        before, begun = found.total, history.tell() if history is not None else 0
         Chaos(cluster, found, watched, seed=seed, say=say, history=history).run(names)
+        if audits and history is not None:
+            watched.begin("the audit", AUDIT_S_MAX)
+            difference = audit_difference(cluster.bootstrap, history, begun, found.total.plus(before, sign=-1))
+            found.complaints += difference
+            say(f"audit on Spark: {difference[0] if difference else 'the same counts'}")
         watched.begin("the nodes stop", CLOSING_S_MAX)
         if not found.is_well:
             # A stop could fail as well, and the report would be lost.
@@ -283,19 +292,20 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="name the scenarios, and do nothing")
     parser.add_argument("--links", choices=("both", "proxy", "kernel"), default="both", help="what cuts them")
     parser.add_argument("--history", type=Path, metavar="FILE", help="keep what was sent and acknowledged")
+    parser.add_argument("--audit", action="store_true", help="compare with the audit on Spark; needs --history")
     options = parser.parse_args()
     if options.list:
         print("\n".join(f"{name:22} {it.__doc__}" for name, it in SCENARIOS.items()))
         return
     names = plan(options.scenario or list(SCENARIOS), cycles=options.cycles, seed=options.seed)
     with options.history.open("w") if options.history else nullcontext() as history:
-        report = _run_all(shares(names, options.links), options.seed, history)
+        report = _run_all(shares(names, options.links), options.seed, history, audits=options.audit)
     print(report.text(), flush=True)
     # A client that did not close would keep the interpreter from ending.
     os._exit(not report.is_well)
 
 
-def _run_all(parts: dict[str, Sequence[str]], seed: int, history: TextIO | None) -> Report:
+def _run_all(parts: dict[str, Sequence[str]], seed: int, history: TextIO | None, *, audits: bool) -> Report:
     report = Report()
     watch = Watch(_say, partial(_end_early, report, history), is_last=True)
     for links, names in parts.items():
@@ -303,7 +313,8 @@ def _run_all(parts: dict[str, Sequence[str]], seed: int, history: TextIO | None)
             enter()
         print(f"chaos: {len(names)} cycles, links are cut by the {links}", flush=True)
         path = Path(tempfile.mkdtemp(prefix="chaos-"))
-        run(path, names, seed=seed, say=_say, report=report, watch=watch, is_remote=links == "kernel", history=history)
+        settings = partial(run, is_remote=links == "kernel", history=history, audits=audits)
+        settings(path, names, seed=seed, say=_say, report=report, watch=watch)
         if report.is_well:
             shutil.rmtree(path)
         else:

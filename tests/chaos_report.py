@@ -11,12 +11,16 @@ refused: then `error` says why. Times are in milliseconds since 1970, by the clo
 """
 
 import json
+import shutil
+import subprocess
+import sys
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from clients_stock import bounds, confluent_read
@@ -211,3 +215,23 @@ class Report:
         lines += [f"{name}: {it.text()}" for name, it in sorted(self.outcomes.items())]
         total = f"chaos: {len(lasted_ms)} cycles: {self.total.text()}; a human was needed: {self.humans}"
         return "\n".join([*lines, total])
+
+
+def audit_difference(bootstrap: str, history: TextIO, begun: int, total: Counts) -> list[str]:
+    """Audit the part of a history that begins at a position, and return how its counts differ from the total."""
+    history.flush()
+    path = Path(history.name)
+    part = path.with_name(f"{path.name}-part")
+    with path.open("rb") as whole, part.open("wb") as copy:
+        whole.seek(begun)
+        shutil.copyfileobj(whole, copy)
+    command = [sys.executable, "-m", "minibroker.cli", "pipeline", "run", "audit", str(part)]
+    command += ["--bootstrap-server", bootstrap, "--master", "local[2]"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    row = next((line.split() for line in result.stdout.splitlines() if line.startswith("all ")), [])
+    part.unlink()
+    found = [int(it.replace(",", "")) for it in row[1:]]
+    expected = [total.acked, total.lost, total.twice, total.out_of_order, total.elsewhere]
+    if [*found[:1], *found[2:]] == expected:
+        return []
+    return [f"the audit counts {found}, the checker {expected} (without those in the log) {result.stderr[-300:]}"]

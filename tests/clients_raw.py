@@ -19,7 +19,10 @@ from confluent_kafka import TopicPartition
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 18, 19, 20, 22
+DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
 ANSWER_S_MAX = 10
+ANYONE = (("user", "ANONYMOUS"),)
+"""The entity of all clients, because none logs in."""
 
 # Primitives
 
@@ -391,3 +394,13 @@ def settles(broker: Broker, before: int, growth: int) -> None:
     """Wait until the broker's memory is back to what it was, within a bound."""
     if broker.process is not None:
         eventually(lambda: broker.resident_bytes() - before < growth, f"grown by less than {growth} bytes")
+
+
+def set_quota(broker: Broker, entity: tuple[tuple[str, str | None], ...], **values: float | None) -> None:
+    """Set quotas, or remove those that are None. The quotas hold when this returns."""
+    names = array(string(type_) + string(name) for type_, name in entity)
+    ops = array(string(key) + struct.pack(">d", value or 0.0) + i8(value is None) for key, value in values.items())
+    with Connection(broker) as connection:
+        answer = connection.ask(header(ALTER_CLIENT_QUOTAS, 0) + array([names + ops]) + i8(0))
+    _throttle_ms, _count, code = answer.take("i"), answer.take("i"), answer.take("h")
+    assert code == 0, answer.string()

@@ -20,6 +20,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from brokers import Broker, eventually
 from clients_stock import READ_S_MAX, admin, bounds, confluent_read
@@ -27,7 +28,7 @@ from confluent_kafka.admin import NewTopic
 from proxy import Exchange, Proxy, Verdict
 
 from minibroker.bench.launcher import HOST, reserve_port, serve_command
-from minibroker.bench.local import LocalCluster, Processes
+from minibroker.bench.local import Processes
 from minibroker.bench.sending import StockSender
 from minibroker.client.connection import Authenticator
 from minibroker.clients.admin import describe_quorum, remove_voter
@@ -254,7 +255,7 @@ class Sender(StockSender):
 
     def __init__(
         self,
-        cluster: Cluster | LocalCluster,
+        cluster: Processes[Any],
         topic: str,
         *,
         partitions: int = 1,

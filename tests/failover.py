@@ -12,14 +12,14 @@ from pathlib import Path
 
 from clusters import Sender
 
-from minibroker.bench.failover import CLIENT_TIMEOUT_MS, FAULTS, REPLICAS, SETTINGS, Fault, Round, measure
+from minibroker.bench.failover import CLIENT_TIMEOUT_MS, FAULTS, REPLICAS, SETTINGS, Cluster, Fault, Round, measure
 from minibroker.bench.local import LocalCluster
 
 
 class CheckedSender(Sender):
     """A sender whose records are read back at the end."""
 
-    def __init__(self, cluster: LocalCluster, topic: str) -> None:
+    def __init__(self, cluster: Cluster, topic: str) -> None:
         super().__init__(cluster, topic, partitions=len(REPLICAS), timeout_ms=CLIENT_TIMEOUT_MS)
 
     def finish(self) -> None:

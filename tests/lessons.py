@@ -319,7 +319,8 @@ class Reader:
         (self.state / "cwd").write_text(str(self.repository))
         (self.state / "env").touch()
         (self.state / "spark-defaults.conf").write_text(spark_settings.defaults_file())
-        (self.repository / ".venv").symlink_to(self.venv)
+        if not (self.repository / ".venv").is_symlink():
+            (self.repository / ".venv").symlink_to(self.venv)
 
     def fault(self, command: Command) -> str | None:
         """Run the command; return what is wrong with it, if anything."""
@@ -413,6 +414,22 @@ def contents(repository: Path) -> dict[str, str]:
     folders = [(folder, names) for folder, _, names in os.walk(repository) if not folder.endswith("__pycache__")]
     paths = [Path(folder, name) for folder, names in folders for name in names]
     return {str(path.relative_to(repository)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def restore(repository: Path, root: Path, before: dict[str, str], after: dict[str, str]) -> None:
+    """Make a copy again what it was: remove what was added, with its folders, and copy what was changed or removed."""
+    kept = {str(folder) for name in before for folder in Path(name).parents}
+    for name in after.keys() - before.keys():
+        # The uppermost folder that was not there, or the file itself.
+        added = next(it for it in (*reversed(Path(name).parents), Path(name)) if str(it) not in kept)
+        if added == Path(name):
+            (repository / added).unlink()
+        else:
+            shutil.rmtree(repository / added, ignore_errors=True)
+    for name in before:
+        if after.get(name) != before[name]:
+            (repository / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, repository / name)
 
 
 def traces(root: Path, before: dict[str, str], after: dict[str, str]) -> list[str]:

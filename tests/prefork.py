@@ -11,6 +11,7 @@ imports could find other modules. The commands of the course's pages are typed i
 its nodes itself: those are whole starts, so the suite has both kinds. `MINIBROKER_NO_PREFORK=1` turns the forks off.
 """
 
+import atexit
 import ctypes
 import functools
 import gc
@@ -256,7 +257,28 @@ def _main() -> None:
     sys.argv = [request.module, *request.arguments]
     sys.orig_argv = [sys.executable, "-m", *sys.argv]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            raise
+        _end(end.code or 0)
+    _end(0)
+
+
+def _end(code: int) -> None:
+    """End as Python does, but do not take the modules of the template apart: most programs run for less time."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    # What was lost may still complain: a task whose exception was never retrieved logs it when it is collected.
+    gc.collect()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if not stream.closed:
+                stream.flush()
+    except OSError:
+        return  # Python's own end reports it
+    os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,13 @@ from minibroker.spark.options import (
 )
 
 BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
-_TAKEN_OF_A_PRODUCER = ("acks", "compression.type", "delivery.timeout.ms", "max.request.size")
+_TAKEN_OF_A_PRODUCER = (
+    "acks",
+    "compression.type",
+    "delivery.timeout.ms",
+    "max.request.size",
+    "transaction.timeout.ms",
+)
 
 
 def options_text() -> str:

@@ -1,9 +1,11 @@
-"""Many partitions on one node: they are created, written, found again after a restart, and few files stay open."""
+"""Many partitions on one node are created, written and found again, with few open files; many idle connections."""
 
 import os
 import random
+from contextlib import ExitStack
 
 from brokers import IS_OURS, StartBroker, unique
+from clients_raw import Connection
 from clients_stock import READ_S_MAX, Message, admin, bounds, confluent_producer, confluent_read, confluent_write
 from confluent_kafka.admin import NewTopic
 
@@ -14,6 +16,8 @@ pytest_plugins = ["clients_fixtures"]
 PARTITIONS = int(os.environ.get("MINIBROKER_TEST_PARTITIONS", "600"))
 TOPICS = 10
 OPEN_FILES_MAX = 300
+CONNECTIONS = 1000
+IDLE_BYTES_MAX = 15 * 1024
 
 
 def test_hundreds_of_partitions_with_few_open_files(start: StartBroker) -> None:
@@ -50,3 +54,18 @@ def test_hundreds_of_partitions_with_few_open_files(start: StartBroker) -> None:
         assert bounds(broker.address, name, partition) == (0, 4)
     if IS_OURS:
         assert broker.open_files() <= OPEN_FILES_MAX
+
+
+def test_a_thousand_idle_connections_take_little_memory(start: StartBroker) -> None:
+    broker = start(f"max.connections={2 * CONNECTIONS}")
+    with ExitStack() as held:
+
+        def connect(count: int) -> None:
+            for _ in range(count):
+                assert held.enter_context(Connection(broker)).is_answered()
+
+        # The first connections load code and fill caches.
+        connect(100)
+        before = broker.resident_bytes()
+        connect(CONNECTIONS)
+        assert broker.resident_bytes() - before <= CONNECTIONS * IDLE_BYTES_MAX

@@ -5,7 +5,19 @@ from pathlib import Path
 
 import pytest
 from cases import case
-from lessons import ROOT, Command, Page, Reader, commands, contents, copy_repository, output_matches, pages, traces
+from lessons import (
+    ROOT,
+    Command,
+    Page,
+    Reader,
+    commands,
+    contents,
+    copy_repository,
+    output_matches,
+    pages,
+    restore,
+    traces,
+)
 
 PAGES = [page for page in pages(ROOT) if commands(page)]
 
@@ -21,25 +33,39 @@ NOT_RUN = {
     "chapters/05-raft-controller/README.md": 1,
     "chapters/05-raft-controller/lessons/10-looking-back.md": 1,
     "chapters/06-groups-offsets/lessons/12-looking-back.md": 1,
-    "docs/index.md": 1,
+    "chapters/07-zero-copy-perf/README.md": 1,
+    "chapters/07-zero-copy-perf/lessons/03-a-small-request.md": 1,
+    "chapters/07-zero-copy-perf/lessons/06-the-race.md": 1,
+    "chapters/07-zero-copy-perf/lessons/07-looking-back.md": 1,
+    "docs/index.md": 2,
+    "docs/operations/pipelines.md": 2,
     "docs/operations/three-machines.md": 6,
-    "docs/spark.md": 2,
+    "docs/spark.md": 3,
 }
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A copy of the repository, and what is in it. Each page leaves it as it was."""
+    repository = copy_repository(ROOT, tmp_path_factory.mktemp("lessons") / "minibroker")
+    return repository, contents(repository)
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.where))
-def test_the_commands_of_a_page_do_what_it_says(page: Page, tmp_path: Path) -> None:
-    reader = Reader(copy_repository(ROOT, tmp_path / "minibroker"))
-    before = contents(reader.repository)
+def test_the_commands_of_a_page_do_what_it_says(page: Page, clone: tuple[Path, dict[str, str]]) -> None:
+    repository, before = clone
+    reader = Reader(repository)
     try:
         for command in commands(page):
             fault = reader.fault(command)
             assert fault is None, f"{page.where}, {fault}"
     finally:
         reader.leave()
+        after = contents(repository)
+        restore(repository, ROOT, before, after)
     # The commands of a lesson leave nothing in a clone that git, or these tests, would see.
-    assert traces(ROOT, before, contents(reader.repository)) == []
+    assert traces(ROOT, before, after) == []
 
 
 def test_no_more_fences_are_exempt_than_were_decided() -> None:
@@ -121,6 +147,23 @@ def test_what_a_command_leaves_is_a_trace_unless_git_ignores_it() -> None:
     before = {"README.md": "1", "docs/a.svg": "1", "gone.md": "1"}
     after = {"README.md": "1", "docs/a.svg": "2", "orders.log": "1", "data/orders-0/0.log": "1", "docs/orders.log": "1"}
     assert traces(ROOT, before, after) == ["docs/a.svg", "docs/orders.log", "gone.md"]
+
+
+def test_a_copy_is_restored_after_a_page(tmp_path: Path) -> None:
+    for root in (tmp_path / "root", tmp_path / "copy"):
+        (root / "docs").mkdir(parents=True)
+        (root / "README.md").write_text("one\n")
+        (root / "docs/a.svg").write_text("two\n")
+    copy = tmp_path / "copy"
+    before = contents(copy)
+    (copy / "README.md").write_text("changed\n")
+    (copy / "docs/a.svg").unlink()
+    (copy / "docs/b.svg").touch()
+    (copy / "fresh/data/orders-0").mkdir(parents=True)
+    (copy / "fresh/data/orders-0/0.log").touch()
+    restore(copy, tmp_path / "root", before, contents(copy))
+    assert contents(copy) == before
+    assert not (copy / "fresh").exists()
 
 
 def test_dots_in_an_expected_output_stand_for_anything() -> None:

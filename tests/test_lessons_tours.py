@@ -31,6 +31,7 @@ from minibroker.quorum.node import quorum_node
 from minibroker.replicas.one_controller import replicated
 from minibroker.segments.config import LogConfig
 from minibroker.segments.segmented import SegmentedLog
+from minibroker.transfer.node import fast_node
 from minibroker.wire.headers import frame_request
 from minibroker.wire.schema import Request
 from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -248,6 +249,40 @@ def test_the_tours_of_chapter_04_are_what_happens(tmp_path: Path) -> None:
     of_produce, of_shrinking = asyncio.run(produce_twice())
     assert missing(produce_tour, of_produce) == []
     assert missing(shrink_tour, of_shrinking) == []
+
+
+async def calls_of_a_fetch_in_a_session(directory: Path) -> list[Call]:
+    """What a node of chapter 07 calls when a client fetches a large record set, and begins a session with it."""
+    settings = {"node.id": "1", "log.dirs": str(directory), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    node = fast_node(NodeConfig(settings))
+    await node.start()
+    host, _colon, port = node.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+
+    async def answer_to(request: Request, version: int) -> None:
+        for part in frame_request(request, version=version, correlation_id=1, client_id="tour"):
+            assert not isinstance(part, FileSlice)
+            writer.write(part)
+        await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+
+    await answer_to(MetadataRequest(topics=[MetadataRequestTopic(name="orders")]), 9)
+    builder = BatchBuilder()
+    builder.append(timestamp=0, key=None, value=bytes(100_000))
+    produced = PartitionProduceData(index=0, records=builder.build())
+    topic_data = [TopicProduceData(name="orders", partition_data=[produced])]
+    await answer_to(ProduceRequest(acks=1, timeout_ms=1000, topic_data=topic_data), 9)
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10**6)
+    topics = [FetchTopic(topic="orders", partitions=[wanted])]
+    with recorded() as calls:
+        await answer_to(FetchRequest(max_wait_ms=9, min_bytes=1, max_bytes=10**6, session_epoch=0, topics=topics), 12)
+    writer.close()
+    await node.stop()
+    return calls
+
+
+def test_the_tour_of_chapter_07_is_what_happens(tmp_path: Path) -> None:
+    (tour,) = tours("07-zero-copy-perf/lessons/07-looking-back.md")
+    assert missing(tour, asyncio.run(calls_of_a_fetch_in_a_session(tmp_path))) == []
 
 
 async def calls_of_an_election_and_a_failover(folder: Path) -> tuple[list[Call], list[Call]]:

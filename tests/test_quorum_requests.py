@@ -4,9 +4,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from brokers import eventually, replace_configs, unique
+from clients_raw import set_quota
 from clients_stock import READ_S_MAX, Message, admin, confluent_write
 from clusters import QuorumCluster
 from confluent_kafka import KafkaError, KafkaException
@@ -18,6 +20,9 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from kafka import KafkaAdminClient
+from kafka.admin import NewTopic as PythonNewTopic
+from kafka.errors import ThrottlingQuotaExceededError
 
 from minibroker.client.addresses import Address
 from minibroker.client.errors import BrokerError
@@ -45,6 +50,23 @@ def test_a_client_may_have_a_client_id_like_a_node(quorum: QuorumCluster) -> Non
         topic = unique("called")
         client.create_topics([NewTopic(topic, 1, 1)])[topic].result(READ_S_MAX)
         client.delete_topics([topic])[topic].result(READ_S_MAX)
+
+
+def test_the_quota_for_changes_of_topics_is_counted_at_the_controller(quorum: QuorumCluster) -> None:
+    """KIP-599: eleven tokens are there, and each broker forwards what takes them."""
+    through, other = (node for node in EVERYBODY if node != quorum.controller())
+    set_quota(quorum[through], (("client-id", "mutating"),), controller_mutation_rate=1)
+
+    def create(at: int) -> None:
+        topic = PythonNewTopic(unique("mutated"), 12, 1)
+        with closing(KafkaAdminClient(bootstrap_servers=quorum.address_of(at), client_id="mutating")) as client:
+            client.create_topics([topic])
+
+    create(through)
+    with pytest.raises(ThrottlingQuotaExceededError):
+        create(other)
+    set_quota(quorum[other], (("client-id", "mutating"),), controller_mutation_rate=None)
+    create(other)
 
 
 # The configuration of one broker

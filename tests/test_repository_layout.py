@@ -10,8 +10,6 @@ from typing import Any
 
 from lessons import Page, lessons
 
-from minibroker.cli.pending import BENCH_PENDING, PRESENT
-
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = sorted(ROOT.glob("chapters/[0-9][0-9]-*"))
 CHAPTERS_WITH_CODE = [folder for folder in CHAPTERS if (folder / "minibroker").is_dir()]
@@ -83,7 +81,7 @@ def test_the_build_names_every_root() -> None:
 def test_mypy_checks_every_root_with_its_tests_benchmarks_and_labs() -> None:
     mypy = pyproject()["tool"]["mypy"]
     assert mypy["mypy_path"][: len(NAMES)] == NAMES
-    folders = ("minibroker", "tests", "bench", "labs")
+    folders = ("minibroker", "tests", "bench", "labs", "peers")
     parts = [f"{name}/{part}" for name in NAMES for part in folders if (ROOT / name / part).is_dir()]
     assert sorted(mypy["files"]) == sorted([*parts, "final/pyspark_minibroker.py", "tests", "conftest.py"])
 
@@ -150,22 +148,6 @@ def test_a_lesson_is_reached_from_its_chapters_page() -> None:
     for lesson in LESSONS:
         links = Page(ROOT, lesson.parent.parent / "README.md").inline_targets()
         assert f"lessons/{lesson.name}" in [link.partition("#")[0] for link in links], lesson
-
-
-def test_what_the_command_line_says_of_this_version_is_true() -> None:
-    numbers = [folder.name[:2] for folder in CHAPTERS_WITH_CODE]
-    expected = f"chapter {numbers[0]}" if len(numbers) == 1 else f"chapters {numbers[0]} to {numbers[-1]}"
-    assert expected == PRESENT
-
-
-def test_a_command_to_come_names_a_chapter_that_is_not_there() -> None:
-    absent = {folder.name for folder in CHAPTERS} - {folder.name for folder in CHAPTERS_WITH_CODE}
-    named = {
-        match
-        for it in BENCH_PENDING.values()
-        for match in re.findall(r"with chapter (\d\d) \((.*)\)", it.arrives.phrase)
-    }
-    assert {"-".join(pair) for pair in named} <= absent
 
 
 # What is in the files

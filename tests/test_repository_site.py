@@ -157,8 +157,8 @@ def test_the_server_watches_what_the_pages_are_made_of() -> None:
 def build(out: Path, repository: Path = ROOT, search: str = "false") -> Path:
     # Not --quiet: it would silence the warnings before --strict counts them.
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
-    # Most claims need no index of the search, which takes more than half of the time.
-    env = os.environ | {"NO_MKDOCS_2_WARNING": "1", "SITE_SEARCH": search}
+    # Most claims need no index of the search and no highlighted sources, which take most of the time.
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1", "SITE_SEARCH": search, "SITE_CODE": "false"}
     result = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return out

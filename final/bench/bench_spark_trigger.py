@@ -20,6 +20,7 @@ POLL_S = 0.005
 RATE = "Spark's rate → noop"
 SOURCE = "minibroker → noop"
 BOTH = "minibroker → minibroker"
+ONCE = "minibroker → minibroker, exactly once"
 
 Start = Callable[[str], StreamingQuery]
 
@@ -32,11 +33,16 @@ def benchmark(context: Context) -> Benchmark:
         RATE: lambda folder: start(rate(stage), "noop", folder),
         SOURCE: lambda folder: start(read(stage, topic), "noop", folder),
         BOTH: lambda folder: start(read(stage, topic), OURS, folder, **sink_options(stage)),
+        ONCE: lambda folder: start(read(stage, topic), OURS, folder, delivery="exactly-once", **sink_options(stage)),
     }
     return Benchmark(
         f"A trigger with {ROWS} rows, one task slot",
         [case(context, stage, name, run) for name, run in starts.items()],
-        bars=[Bar(SOURCE, "ratio", at_least=0.4), Bar(BOTH, "ratio", at_least=0.3)],
+        bars=[
+            Bar(SOURCE, "ratio", at_least=0.4),
+            Bar(BOTH, "ratio", at_least=0.3),
+            Bar(ONCE, "ratio", at_least=0.67, against=BOTH),
+        ],
         metric="ms_per_op",
         columns=["ms_per_op"],
         note=(

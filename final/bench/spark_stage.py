@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import random
+import uuid
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -28,7 +29,7 @@ from minibroker.spark.connecting import close_clients
 from minibroker.spark.java import session
 from minibroker.spark.options import ClientSettings
 
-OURS, KAFKA = "minibroker", "kafka"
+OURS, ONCE, KAFKA = "minibroker", "minibroker, exactly once", "kafka"
 CHUNK_ROWS = 10_000
 # Nothing is flushed, and no record is deleted during a measurement.
 KEPT = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -120,7 +121,12 @@ class Stage:
     def write(self, sink: str, topic: str, rows: DataFrame) -> None:
         """Write rows to a topic."""
         options = {"kafka.bootstrap.servers": self.broker.address, "topic": topic}
-        rows.write.format(sink).options(**options).mode("append").save()
+        if sink == ONCE:
+            # A streaming query sets these; here each write is the first batch of a query of its own.
+            for name, value in (("sql.streaming.queryId", str(uuid.uuid4())), ("streaming.sql.batchId", "0")):
+                self.spark.sparkContext.setLocalProperty(name, value)
+            options["delivery"] = "exactly-once"
+        rows.write.format(OURS if sink == ONCE else sink).options(**options).mode("append").save()
 
     def cpu_s(self) -> float:
         """Return the CPU time of the JVM and of its Python processes."""

@@ -1,13 +1,14 @@
 """Claims about facts: figures of a benchmark that are not timed."""
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
 import pytest
 from cases import case
 
-from minibroker.bench import Benchmark, Case, Fact, peak_memory_mb
+from minibroker.bench import BarChart, BarRow, Benchmark, Case, Fact, Spread, peak_memory_mb
 from minibroker.bench.benchmark import Found, Outcome, run
 from minibroker.bench.context import open_context
 from minibroker.bench.report import outcome_text, write_outcome
@@ -58,6 +59,30 @@ def test_facts_are_printed_and_kept(tmp_path: Path) -> None:
         ("resident memory", 41.5, 100, True),
         ("segments", 8, None, True),
     ]
+
+
+def test_a_fact_of_many_rounds_has_quartiles_and_its_median_decides(tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, Fact("p99", "ms", lambda: Spread(9, 8, 12), at_most=10))
+    assert not outcome.is_missed
+    assert "8.00–12.0" in outcome_text(outcome)
+    (written,) = json.loads(write_outcome(tmp_path, outcome)[0].read_text())["facts"]
+    assert (written["value"], written["measured"]) == (9, {"median": 9, "low": 8, "high": 12})
+
+
+def test_a_benchmark_may_have_facts_only(tmp_path: Path) -> None:
+    chart = BarChart("Pause", "ms", [BarRow("pause", 5)])
+    only = Benchmark("Pause", facts=[Fact("pause", "ms", lambda: 5)], figure=lambda _results: chart)
+    with open_context(directory=tmp_path, repeats=1) as context:
+        outcome = run(Found("pause", lambda _context: only), context)
+    assert re.search(r"^pause: ms +5.00$", outcome_text(outcome), re.MULTILINE)
+    assert write_outcome(tmp_path, outcome)[1].read_text() == chart.svg()
+
+
+def test_long_cases_are_repeated_less_often_and_may_bring_their_own_time(tmp_path: Path) -> None:
+    timed = Case("work", lambda: None, operations_count=1, wall_s=lambda: 2.0)
+    with open_context(directory=tmp_path, repeats=5) as context:
+        found = Found("long", lambda _context: Benchmark("Long", [timed], repeats_max=2))
+        assert [it.wall_s for it in run(found, context).results["work"].samples] == [2.0, 2.0]
 
 
 def test_a_fact_is_found_once_and_after_the_cases_have_run(tmp_path: Path) -> None:

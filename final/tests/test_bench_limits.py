@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bench import network
 from cases import case
 from labs import disk
 
-from minibroker.bench import limits
+from minibroker.bench import limits, network
 from minibroker.bench.context import Context, is_quick, open_context, scaled
 from minibroker.bench.measure import Case, measure
 from minibroker.bench.units import KIB, bytes_text, number_text

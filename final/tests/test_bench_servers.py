@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bench import network
 from bench.exchange import Exchange, Latencies, start_echo
 from cases import case
 
-from minibroker.bench import Benchmark, Case, children, limits
+from minibroker.bench import Benchmark, Case, children, limits, network
 from minibroker.bench.benchmark import Found, run
 from minibroker.bench.context import Context, open_context
 from minibroker.bench.launcher import Server, cpu_text_s

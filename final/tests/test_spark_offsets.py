@@ -4,13 +4,13 @@ import json
 import pickle
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from brokers import StartBroker, eventually
+from brokers import StartBroker, eventually, unique
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import (
@@ -26,12 +26,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from minibroker.clients import admin
+from minibroker.client.errors import BrokerUnavailable
+from minibroker.clients import admin, group_admin
+from minibroker.clients.blocking import Link
+from minibroker.clients.group_consumer import GroupConsumer
+from minibroker.clients.membership import MemberConfig
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.spark.connecting import close_clients
 from minibroker.spark.errors import DataLoss, InvalidOption, UnknownTopic
 from minibroker.spark.filters import Pushed
 from minibroker.spark.offsets import (
+    IDS,
     STARTS,
     Cluster,
     Document,
@@ -217,7 +222,7 @@ def test_latest_is_pinned_for_a_first_batch_that_is_repeated(plain_topics: "Topi
     plain_topics.produce(topic, 2)
     assert reader.initialOffset() == start == {topic: {"0": 3}}
     end = reader.latestOffset(start, ALL)
-    assert end == {topic: {"0": 5}, STARTS: {topic: {"0": 3}}}
+    assert (from_document(end), end[STARTS], list(end[IDS])) == ({name(0, topic): 5}, {topic: {"0": 3}}, [topic])
     reader.stop()
     # The process dies before the batch is committed; the next one finds another latest offset.
     plain_topics.produce(topic, 4)
@@ -315,7 +320,7 @@ def test_a_deleted_topic_fails_the_stream_or_is_left_out(plain_topics: "Topics")
         other.latestOffset(first, ALL)
     other.stop()
     second = loose.latestOffset(first, ALL)
-    assert second == {kept: {"0": 3}}
+    assert (from_document(second), list(second[IDS])) == ({name(0, kept): 3}, [kept])
     assert loose.latestOffset(second, ALL) == second
     # Created again, it is a new partition.
     plain_topics.create(name=deleted)
@@ -326,20 +331,55 @@ def test_a_deleted_topic_fails_the_stream_or_is_left_out(plain_topics: "Topics")
     loose.stop()
 
 
-def test_a_topic_created_again_is_noticed_and_read_from_its_beginning(plain_topics: "Topics") -> None:
+def test_a_topic_created_again_is_noticed_by_its_id_and_refused_or_read_from_its_beginning(
+    plain_topics: "Topics",
+) -> None:
     topic = plain_topics.create()
     plain_topics.produce(topic, 5)
     strict = stream(plain_topics, topic, startingOffsets="earliest")
     loose = stream(plain_topics, topic, failOnDataLoss="false")
     first = strict.latestOffset(strict.initialOffset(), ALL)
+    without_ids = {key: value for key, value in first.items() if key != IDS}
+    (planned,) = strict.partitions(strict.initialOffset(), first)
+    assert isinstance(planned, Split)
     admin.delete_topics(plain_topics.client, [topic])
     plain_topics.create(name=topic)
     plain_topics.produce(topic, 2)
     with pytest.raises(DataLoss, match="was read up to offset 5, and its log now ends at 2"):
+        strict.latestOffset(without_ids, ALL)
+    # With more records than before, only the id tells the topics apart.
+    plain_topics.produce(topic, 6)
+    told = (
+        rf"^topic {topic} was deleted and created again under its name, .*; to read the new one, give the query a new"
+    )
+    with pytest.raises(DataLoss, match=told):
         strict.latestOffset(first, ALL)
-    assert spans(loose.partitions(first, loose.latestOffset(first, ALL))) == [(0, 0, 2)]
+    with pytest.raises(DataLoss, match=f"topic {topic} was deleted and created again"):
+        read(plain_topics, planned)
+    second = loose.latestOffset(first, ALL)
+    assert spans(loose.partitions(first, second)) == [(0, 0, 8)]
+    assert loose.latestOffset(second, ALL) == second
     strict.stop()
     loose.stop()
+
+
+def test_the_offsets_of_finished_batches_are_committed_on_request(plain_topics: "Topics") -> None:
+    topic, group_id = plain_topics.create(2), unique("lag")
+    plain_topics.produce(topic, 5)
+    reader = stream(plain_topics, topic, startingOffsets="earliest", kafka__group__id=group_id, commitOffsets="true")
+    first = reader.latestOffset(reader.initialOffset(), ALL)
+    assert group_admin.committed_offsets(plain_topics.client, group_id) == {name(0, topic): 0, name(1, topic): 0}
+    reader.latestOffset(first, ALL)
+    assert group_admin.committed_offsets(plain_topics.client, group_id) == {name(0, topic): 5, name(1, topic): 0}
+    reader.stop()
+    config = MemberConfig(group_id, [topic])
+    with GroupConsumer(plain_topics.client, config) as consumer:
+        eventually(lambda: consumer.poll(50) or consumer.assignment, "an assignment")
+        plain_topics.produce(topic, 1)
+        other = stream(plain_topics, topic, kafka__group__id=group_id, commitOffsets="true")
+        with pytest.raises(InvalidOption, match=r"^kafka\.group\.id: the offsets were not committed .* no consumer"):
+            other.latestOffset(first, ALL)
+        other.stop()
 
 
 def test_an_apparent_data_loss_is_checked_again(plain_topics: "Topics", monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,6 +460,34 @@ def test_a_task_that_stops_early_leaves_nothing_to_the_next(plain_topics: "Topic
     next(abandoned)
     del abandoned
     assert read(plain_topics, Split(topic, 0, 0, 40), kafka__max__partition__fetch__bytes=100) == list(range(40))
+
+
+def test_a_task_asks_for_the_leader_again_if_it_cannot_connect_to_it(
+    plain_topics: "Topics", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from minibroker.spark.connecting import cached_client
+
+    topic = plain_topics.create()
+    plain_topics.produce(topic, 3)
+    options = ReadOptions.parse(plain_topics.options(topic, {}), BATCH)
+    client = cached_client(options.client)
+    client.leader(topic, 0)
+    link, learn, events = client.link, client.core.metadata, []
+
+    def refuse_once(node_id: int) -> Link:
+        events.append("connect")
+        if events == ["connect"]:
+            raise BrokerUnavailable("connection refused")
+        return link(node_id)
+
+    def note(*names: Any, **how: Any) -> Any:
+        events.append("metadata")
+        return learn(*names, **how)
+
+    monkeypatch.setattr(client, "link", refuse_once)
+    monkeypatch.setattr(client.core, "metadata", note)
+    assert len(list(read_split(options, Split(topic, 0, 0, 3)))) == 1
+    assert events[:3] == ["connect", "metadata", "connect"]
 
 
 def test_a_task_survives_a_broker_that_is_started_again(start: StartBroker) -> None:

@@ -176,18 +176,37 @@ def test_a_write_accepts_its_own_options_and_those_that_spark_adds() -> None:
     assert WriteOptions.parse(SERVERS | {"topic": " out "}).topic == "out"
     with pytest.raises(InvalidOption, match="subscribe: it is not an option of a write"):
         WriteOptions.parse(SERVERS | {"subscribe": "orders"})
-    with pytest.raises(InvalidOption, match="delivery: exactly-once needs transactions"):
-        WriteOptions.parse(SERVERS | {"delivery": "exactly-once"})
+    assert not options.is_exactly_once
+
+
+def test_offsets_are_committed_only_to_a_group_that_is_named() -> None:
+    given = SERVERS | {"subscribe": "t", "kafka.group.id": "g"}
+    assert ReadOptions.parse(given, STREAM).commit_group is None
+    assert ReadOptions.parse(given | {"commitOffsets": "true"}, STREAM).commit_group == "g"
+    with pytest.raises(InvalidOption, match=r"^commitOffsets: the group to commit to is missing; set kafka\.group"):
+        ReadOptions.parse(SERVERS | {"subscribe": "t", "commitOffsets": "true"}, STREAM)
+
+
+def test_exactly_once_is_an_option_of_a_write() -> None:
+    once = SERVERS | {"delivery": "exactly-once"}
+    options = WriteOptions.parse(once)
+    assert (options.is_exactly_once, options.transactional_id_prefix) == (True, "spark-minibroker-sink")
+    assert WriteOptions.parse(once | {"transactionalIdPrefix": "shop"}).transactional_id_prefix == "shop"
+    assert WriteOptions.parse(once | {"kafka.enable.idempotence": "true"}).is_exactly_once
+    with pytest.raises(InvalidOption, match=r"^kafka\.acks: delivery=exactly-once needs all"):
+        WriteOptions.parse(once | {"kafka.acks": "1"})
+    with pytest.raises(InvalidOption, match="delivery: 'often' is neither at-least-once nor exactly-once"):
+        WriteOptions.parse(SERVERS | {"delivery": "often"})
 
 
 def test_a_write_refuses_settings_that_its_producer_does_not_support() -> None:
     for name, value, told in [
         ("key.serializer", "x", "it cannot be set; keys are written from strings or bytes"),
         ("value.serializer", "x", "it cannot be set; values are written from strings or bytes"),
-        ("transactional.id", "x", "it cannot be set; transactions are not supported yet"),
+        ("transactional.id", "x", "it cannot be set; delivery=exactly-once makes one for each task"),
         ("partitioner.class", "x", "it cannot be set; the connector runs no Java class"),
         ("partitioner.ignore.keys", "true", "it cannot be true; keys choose the partitions"),
-        ("enable.idempotence", "true", "it cannot be true; this writer is not idempotent"),
+        ("enable.idempotence", "true", "it cannot be true; at least once may write a record twice"),
         ("sasl.jaas.config", "x", "TLS and SASL are not supported yet"),
         ("security.protocol", "sasl_ssl", "SASL_SSL is not supported yet; connect to a PLAINTEXT listener"),
     ]:

@@ -11,6 +11,11 @@ from pathlib import Path
 import clients_stock as stock
 import pytest
 from brokers import Broker, start_broker, unique
+from proxy import Proxy
+
+from minibroker.wire.apis import ApiKey
+from minibroker.wire.headers import read_request_header
+from minibroker.wire.tables.fetch import FetchRequest
 
 HERE = Path(__file__).parent
 ON_TOPIC = "ALTER,ALTER_CONFIGS,CREATE,DELETE,DESCRIBE,DESCRIBE_CONFIGS,READ,WRITE"
@@ -24,7 +29,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker.stop()
 
 
-def kafka_clients(command: str, broker: Broker, topic: str) -> list[str]:
+def kafka_clients(command: str, broker: Broker | Proxy, topic: str) -> list[str]:
     """Run KafkaClients.java; return the lines that it printed."""
     program = ["-cp", os.environ["KAFKA_CLASSPATH"], str(HERE / "KafkaClients.java")]
     arguments = ["java", "-XX:TieredStopAtLevel=1", *program, command, broker.address, topic]
@@ -48,3 +53,20 @@ def test_a_partition_assigned_without_an_offset_is_read_where_the_reset_says(bro
     topic = stock.create_topic(broker.address, unique("assigned"))
     stock.confluent_write(broker.address, topic, [stock.Message(b"%d" % n) for n in range(2)])
     assert kafka_clients("assign", broker, topic) == ["record 0", "record 1", "committed null"]
+
+
+def test_a_consumer_fetches_in_a_session(broker: Broker) -> None:
+    """KIP-227: the first fetch begins a session, and the last one ends it."""
+    topic = stock.create_topic(broker.address, unique("session"))
+    stock.confluent_write(broker.address, topic, [stock.Message(b"%d" % n) for n in range(2)])
+    with Proxy(broker.address) as proxy:
+        assert kafka_clients("assign", proxy, topic) == ["record 0", "record 1", "committed null"]
+        fetches = [_fetch(it.request) for it in proxy.requests if it.api_key == ApiKey.FETCH]
+    assert [it.session_epoch for it in fetches] == [*range(len(fetches) - 1), -1]
+    assert len({it.session_id for it in fetches[1:]}) == 1
+    assert fetches[-1].session_id > 0
+
+
+def _fetch(frame: bytes) -> FetchRequest:
+    header, position = read_request_header(memoryview(frame))
+    return FetchRequest.decode(memoryview(frame), position, header.api_version)[0]

@@ -66,19 +66,19 @@ def test_transactions_are_read_as_the_isolation_level_says(topics: "Topics", bro
         producer.begin_transaction()
         send(producer, topic, numbers)
         (producer.commit_transaction if is_kept else producer.abort_transaction)(SECONDS_MAX)
-    kept, committed = [*range(5), 10, 11, 12], {"kafka.isolation.level": "read_committed"}
-    assert values(topics.read(topic)) == list(range(17))
-    assert values(topics.read(topic, **committed)) == kept
+    kept, uncommitted = [*range(5), 10, 11, 12], {"kafka.isolation.level": "read_uncommitted"}
+    assert values(topics.read(topic, **uncommitted)) == list(range(17))
+    assert values(topics.read(topic)) == kept
     # Each of the splits begins or ends among markers and aborted records, some have nothing else.
-    assert values(topics.read(topic, maxRecordsPerPartition=2, **committed)) == kept
+    assert values(topics.read(topic, maxRecordsPerPartition=2)) == kept
     # What is not decided yet is behind the end.
     producer.begin_transaction()
     send(producer, topic, range(17, 20))
-    assert values(topics.read(topic, **committed)) == kept
-    assert values(topics.read(topic)) == list(range(20))
-    assert streamed(topics, topic, tmp_path, maxOffsetsPerTrigger=4, **committed) == kept
+    assert values(topics.read(topic)) == kept
+    assert values(topics.read(topic, **uncommitted)) == list(range(20))
+    assert streamed(topics, topic, tmp_path, maxOffsetsPerTrigger=4) == kept
     producer.commit_transaction(SECONDS_MAX)
-    assert streamed(topics, topic, tmp_path, maxOffsetsPerTrigger=4, **committed) == [17, 18, 19]
+    assert streamed(topics, topic, tmp_path, maxOffsetsPerTrigger=4) == [17, 18, 19]
 
 
 @pytest.mark.parametrize("codec", CODECS)

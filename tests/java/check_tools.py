@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,45 @@ def test_a_throttled_reassignment_is_executed_verified_and_leaves_no_throttle(
     assert throttles(cluster, topic) == {}
     with Client(cluster.bootstrap) as client:
         assert sorted(describe_topics(client, [topic])[topic].partitions[0].replicas) == [2, 3]
+
+
+# Quotas -------------------------------------------------------------------------------------------------------------
+
+
+def configs(cluster: QuorumCluster, *arguments: str, at: int = 1) -> str:
+    """Run kafka-configs, at a node that need not be the controller."""
+    ended = run_java("kafka.admin.ConfigCommand", "--bootstrap-server", cluster.address_of(at), *arguments)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def is_shown(cluster: QuorumCluster, quota: str, *entity: str, at: int) -> bool:
+    return quota in configs(cluster, "--describe", *entity, at=at)
+
+
+def test_kafka_configs_sets_describes_and_removes_quotas(cluster: QuorumCluster) -> None:
+    """KIP-546: every node forwards the change to the controller, and every node describes it."""
+    both = ("--entity-type", "users", "--entity-name", "ada", "--entity-type", "clients", "--entity-default")
+    address = ("--entity-type", "ips", "--entity-name", "127.0.0.7")
+    for at, (who, changes) in enumerate(
+        ((both, "producer_byte_rate=1024,request_percentage=12.5"), (address, "connection_creation_rate=3")), start=2
+    ):
+        configs(cluster, "--alter", "--add-config", changes, *who, at=at)
+    for at in cluster.nodes:
+        eventually(
+            partial(is_shown, cluster, "connection_creation_rate=3.0", *address, at=at),
+            f"node {at} knows the quota of the address",
+            seconds=30,
+        )
+        shown = configs(cluster, "--describe", *both, at=at)
+        assert "producer_byte_rate=1024.0" in shown, shown
+        assert "request_percentage=12.5" in shown, shown
+    log = cluster[1].data / "__cluster_metadata-0" / "00000000000000000000.log"
+    dumped = run_java(f"{TOOLS}.DumpLogSegments", "--cluster-metadata-decoder", "--files", log)
+    assert '"CLIENT_QUOTA_RECORD"' in dumped.stdout, dumped.stdout[-2000:] + dumped.stderr
+    configs(cluster, "--alter", "--delete-config", "producer_byte_rate,request_percentage", *both)
+    configs(cluster, "--alter", "--delete-config", "connection_creation_rate", *address)
+    eventually(lambda: "byte_rate" not in configs(cluster, "--describe", *both), "the quotas are gone", seconds=30)
 
 
 # Producers, operations, features, configurations --------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from log_cases import each_case
 from segments_model import read_on, values_batch
 
-from minibroker.log.batch import BatchHeader, stamp
+from minibroker.log.batch import BatchHeader, read_header, stamp
 from minibroker.log.compression import Bytes
 from minibroker.log.disk import OSFiles
 from minibroker.log.errors import CorruptBatch, LogError, LogOffline
@@ -934,4 +934,4 @@ def test_a_batch_that_was_checked_is_not_checked_again() -> None:
     batch[-1] ^= 1
     with pytest.raises(CorruptBatch):
         log.append(batch)
-    assert log.append(batch, is_checked=True) == 0
+    assert log.append(batch, header=read_header(batch)) == 0

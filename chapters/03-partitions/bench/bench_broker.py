@@ -10,11 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-from bench import network
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from minibroker.bench import GB, MB, Bar, Benchmark, Case, Context, Fact, children, limits, scaled
+from minibroker.bench import GB, MB, Bar, Benchmark, Case, Context, Fact, children, limits, network, scaled
 from minibroker.bench.sending import produce_all
 
 SIZES = {"1 KB": 1000, "100 B": 100}

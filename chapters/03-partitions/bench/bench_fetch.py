@@ -6,7 +6,6 @@ and of a server on asyncio's streams. Chapter 07 has other ways to send a part o
 
 from functools import partial
 
-from bench import network
 from bench.exchange import Exchange
 
 from minibroker.bench import (
@@ -20,6 +19,7 @@ from minibroker.bench import (
     bytes_text,
     children,
     limits,
+    network,
     scaled,
 )
 from minibroker.bench.launcher import Server

@@ -84,11 +84,11 @@ def benchmark(context: Context) -> Benchmark:
     )
 
 
-def produce() -> ProduceRequest:
+def produce(topic: str = TOPIC, partition: int = 0) -> ProduceRequest:
     builder = BatchBuilder()
     builder.append(timestamp=1_700_000_000_000, key=None, value=VALUE)
-    data = PartitionProduceData(index=0, records=builder.build())
-    return ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])])
+    data = PartitionProduceData(index=partition, records=builder.build())
+    return ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=[data])])
 
 
 def metadata() -> MetadataRequest:

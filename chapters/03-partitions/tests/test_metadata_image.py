@@ -164,6 +164,18 @@ def test_features_producer_ids_and_no_op_records_are_folded() -> None:
     assert image.offset == 4
 
 
+def test_a_quota_is_set_changed_and_removed_and_its_entity_has_one_order() -> None:
+    def quota(value: float | None, *entity: tuple[str, str | None]) -> kinds.ClientQuotaRecord:
+        names = [kinds.QuotaEntityData(entity_type=type_, entity_name=name) for type_, name in entity]
+        return kinds.ClientQuotaRecord(entity=names, key="rate", value=value or 0.0, remove=value is None)
+
+    user, client = ("user", "ada"), ("client-id", None)
+    image = folded(quota(5, user, client), quota(6, client, user), quota(7, user))
+    assert image.client_quotas == {(client, user): {"rate": 6.0}, (user,): {"rate": 7.0}}
+    image = folded(quota(None, user, client), quota(None, user, client), image=image)
+    assert image.client_quotas == {(user,): {"rate": 7.0}}
+
+
 def test_folding_does_not_change_the_old_image() -> None:
     old = folded(topic("orders", 1), partition(1, 0), config("segment.ms", "5"))
     before = (dict(old.topics), dict(old.topics["orders"].partitions), dict(old.topic_configs("orders")))

@@ -88,6 +88,20 @@ BY_HAND: list[tuple[records.MetadataRecord, str]] = [
         records.FeatureLevelRecord(name="metadata.version", feature_level=7),
         "01 0c 00" + "11" + b"metadata.version".hex() + "0007 00",
     ),
+    (
+        records.ClientQuotaRecord(
+            entity=[
+                records.QuotaEntityData(entity_type="user", entity_name="ada"),
+                records.QuotaEntityData(entity_type="client-id", entity_name=None),
+            ],
+            key="rate",
+            value=1000.0,
+            remove=False,
+        ),
+        "01 0e 00"
+        + ("03" + "05 75736572 04 616461 00" + "0a 636c69656e742d6964 00 00")
+        + "05 72617465 408f400000000000 00 00",
+    ),
     (UnregisterBrokerRecord(broker_id=3, broker_epoch=7), "01 01 00" + "00000003 0000000000000007 00"),
     (
         BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=7, fenced=-1, in_controlled_shutdown=1),

@@ -134,6 +134,34 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
     run(test)
 
 
+def test_a_connection_reads_nothing_for_the_time_that_a_handler_has_set() -> None:
+    async def test(served: ServedBroker) -> None:
+        pauses = iter((200, 0, 0, 3_600_000))
+
+        def guard(_key: ApiKey, handler: Handler) -> Handler:
+            def answer(call: Call[Any]) -> Any:
+                call.session.pause_ms = next(pauses)
+                return handler(call)
+
+            return answer
+
+        served.broker.registry.guard(guard)
+        client, other = await served.connect(), await served.connect()
+        request, began_ms = produce_request("orders", batch(b"x")), monotonic_ms()
+        client.send(request, correlation_id=1)
+        client.send(request, correlation_id=2)
+        assert (await client.receive(request))[0] == 1
+        other.send(request, correlation_id=3)
+        assert (await other.receive(request))[0] == 3
+        assert (await client.receive(request))[0] == 2
+        assert monotonic_ms() - began_ms >= 200
+        # A server that stops does not wait for the end of a long pause.
+        client.send(request, correlation_id=4)
+        assert (await client.receive(request))[0] == 4
+
+    run(test)
+
+
 def test_a_waiting_request_blocks_its_own_connection_and_no_other() -> None:
     async def test(served: ServedBroker) -> None:
         reader, writer = await served.connect(), await served.connect()

@@ -37,6 +37,23 @@ def test_a_wait_is_answered_when_its_key_is_woken_and_the_table_settled() -> Non
     assert len(shelf.waiting) == 0
 
 
+def test_a_watcher_is_told_of_every_change_until_it_has_seen_enough() -> None:
+    shelf, seen = Shelf(), list[str]()
+
+    def watcher() -> None:
+        seen.append("x")
+
+    shelf.waiting.watch("x", watcher)
+    shelf.put("x")
+    shelf.put("x")
+    shelf.put("y")
+    assert seen == ["x", "x"]
+    assert len(shelf.waiting) == 0
+    shelf.waiting.unwatch("x", watcher)
+    shelf.put("x")
+    assert seen == ["x", "x"]
+
+
 def test_an_attempt_without_an_answer_waits_longer() -> None:
     shelf = Shelf()
     shelf.ask("a", "x", "y", least=2)

@@ -20,7 +20,6 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from bench import network
 from bench.exchange import Exchange, Latencies, start_echo
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -43,6 +42,7 @@ from minibroker.bench import (
     children,
     is_quick,
     limits,
+    network,
     scaled,
 )
 from minibroker.bench.context import quick_note

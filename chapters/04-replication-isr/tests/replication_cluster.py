@@ -50,6 +50,7 @@ from minibroker.simulation.checker import LIVENESS, Violation
 from minibroker.simulation.disk import Disk
 from minibroker.simulation.links import Reply
 from minibroker.simulation.process import Process
+from minibroker.simulation.scheduler import Timer
 from minibroker.simulation.trace import BAND, MARK, NOTE
 from minibroker.wire.codes import ErrorCode
 
@@ -203,6 +204,7 @@ class Node(Machine):
         self._news_offset = -1
         self._is_fetching = False
         self._fetch_number = 0
+        self._fetch_timer = Timer(lambda: None)
         self._start_seen = 0
         self._seen = (-1, -1, 0)  # as a leader: epoch and watermark; in any role: the last checked watermark
 
@@ -292,7 +294,7 @@ class Node(Machine):
             partial(leader.on_fetch, request),
             partial(self._on_answer, number, position),
         )
-        self.process.after(FETCH_TIMEOUT_MS, partial(self._on_timeout, number))
+        self._fetch_timer = self.process.after(FETCH_TIMEOUT_MS, partial(self._on_timeout, number))
 
     def _on_timeout(self, number: int) -> None:
         if self._is_fetching and number == self._fetch_number:
@@ -304,6 +306,7 @@ class Node(Machine):
         is_last = number == self._fetch_number
         if is_last:
             self._is_fetching = False
+            self._fetch_timer.cancel()
         if self.replica is None:
             return
         is_eager = True

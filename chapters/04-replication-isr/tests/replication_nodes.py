@@ -26,6 +26,7 @@ from minibroker.segments.directory import DataDirectory
 
 NAME = TopicPartition("orders", 0)
 TOPIC_ID = b"orders".rjust(16, b"\0")
+_NOTHING = memoryview(bytearray())
 ENDPOINTS = (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
 
 
@@ -164,7 +165,7 @@ def answer_fetch(
         return Fetched(position, refused.code)
     return Fetched(
         position,
-        records=memoryview(bytearray(found.read())),
+        records=memoryview(bytearray(found.read())) if found.count else _NOTHING,
         high_watermark=leader.high_watermark,
         log_start_offset=leader.log_start_offset,
     )

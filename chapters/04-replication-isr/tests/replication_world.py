@@ -241,7 +241,7 @@ class World(PartitionWatch):
         self.scheduler.after(self.reaction_ms, self._operate)
         if not self.authority.process.is_alive:
             return
-        live = [it for it in self.live() if not self.nodes[it].process.is_paused]
+        live = self.answering()
         if not self.partition.isr:
             if len(live) == len(self.nodes):
                 self.elect_most_complete(self.nodes)
@@ -251,6 +251,10 @@ class World(PartitionWatch):
             if node.mirror.rolls:
                 node.mirror.rolls = 0
                 self.states.reach("segment rolled")
+
+    def answering(self) -> list[int]:
+        """The live nodes that answer the operator."""
+        return [it for it in self.live() if not self.nodes[it].process.is_paused]
 
     def heal(self) -> None:
         self.authority.start()

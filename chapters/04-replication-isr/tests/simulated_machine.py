@@ -21,7 +21,7 @@ from minibroker.replicas.access import CONTROLLER_ROWS, REPLICA_ROWS
 from minibroker.replicas.disk import FULL_DISK_ERRORS, WatchedFiles
 from minibroker.simulation.cluster import ClusterWorld
 from minibroker.simulation.faults import Fault
-from minibroker.simulation.host import DISK_FAILED, DISK_FULL, Host
+from minibroker.simulation.host import DISK_FAILED, DISK_FULL, DISK_UNREADABLE, Host
 from minibroker.simulation.links import Reply
 from minibroker.simulation.process import Process
 from minibroker.simulation.scheduler import Action
@@ -60,7 +60,8 @@ class Machine(Host):
 
     def _on_disk_failed(self, what: str, error: OSError) -> None:
         is_full = error.errno in FULL_DISK_ERRORS
-        self.world.states.reach(DISK_FULL if is_full else DISK_FAILED)
+        is_read = what.startswith("read")
+        self.world.states.reach(DISK_FULL if is_full else DISK_UNREADABLE if is_read else DISK_FAILED)
         # The rule is looked up in its module, so that a planted bug can replace it.
         if disk.loses_records(what, error):
             self.forget_epoch()
@@ -106,7 +107,8 @@ class AccessTable:
     def __init__(self, rows: Mapping[ApiKey, Access], wire: Wire, reach: Callable[[str], None]) -> None:
         gate = Gate({}, is_joined=True, is_open=True)
         gate._warning = RareWarning(_SILENT)
-        self._guards = {key: gate.guard(row, _pass) for key, row in rows.items()}
+        self._guards = {int(key): gate.guard(row, _pass) for key, row in rows.items()}
+        self._headers: dict[tuple[int, str], RequestHeader] = {}
         self._wire = wire
         self._reach = reach
 
@@ -115,9 +117,11 @@ class AccessTable:
         request = self._wire[type(message)](message)
         key = request.schema.key
         assert key is not None
-        header = RequestHeader(key, 0, 0, source.name)
+        header = self._headers.get((key, source.name))
+        if header is None:
+            header = self._headers[key, source.name] = RequestHeader(key, 0, 0, source.name)
         try:
-            answer = self._guards[ApiKey(key)](Call(request, 0, header, 0, session_of(source.name)))
+            answer = self._guards[key](Call(request, 0, header, 0, session_of(source.name)))
         except Disconnect:
             answer = None
         if answer is not _PASSED:

@@ -12,6 +12,7 @@ from minibroker.raft.tables.describe_quorum import DescribeQuorumRequest
 from minibroker.raft.tables.remove_raft_voter import RemoveRaftVoterRequest
 from minibroker.replicas.refusing import refusal
 from minibroker.replication.tables.elect_leaders import ElectLeadersRequest, TopicPartitions
+from minibroker.transfer.tables.alter_client_quotas import AlterClientQuotasRequest, AlterEntry, EntityData
 from minibroker.wire.apis import APIS
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request, codes_in
@@ -48,6 +49,10 @@ REQUESTS: list[Request] = [
     DescribeConfigsRequest(
         resources=[DescribeConfigsResource(resource_type=4, resource_name=it, configuration_keys=None) for it in TWO]
     ),
+    AlterClientQuotasRequest(
+        entries=[AlterEntry(entity=[EntityData(entity_type="user", entity_name=it)], ops=[]) for it in TWO],
+        validate_only=False,
+    ),
     ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="a", partitions=[0, 1])]),
     AlterPartitionReassignmentsRequest(topics=[]),
     ListPartitionReassignmentsRequest(topics=None),
@@ -56,7 +61,7 @@ REQUESTS: list[Request] = [
     RemoveRaftVoterRequest(voter_id=1, voter_directory_id=NO_UUID),
     DescribeQuorumRequest(topics=[]),
 ]
-IN_PARTS = 8  # the first 8 have a code for each topic or resource
+IN_PARTS = 9  # the first 9 have a code for each topic, resource or entity
 
 
 def test_a_request_that_cannot_be_forwarded_is_refused_as_a_whole() -> None:
@@ -74,3 +79,9 @@ def test_a_request_that_cannot_be_forwarded_is_refused_as_a_whole() -> None:
                 if not isinstance(request_, DeleteTopicsRequest) or version >= 6 or request_.topic_names:
                     again, _end = api.response.decode(memoryview(response.encode(version)), 0, version)
                     assert list(codes_in(again)).count(ErrorCode.REQUEST_TIMED_OUT) == count, version
+
+
+def test_a_refused_quota_names_its_entity() -> None:
+    (request,) = (it for it in REQUESTS if isinstance(it, AlterClientQuotasRequest))
+    response: Any = refusal(request, 1, ErrorCode.NOT_CONTROLLER, "why")
+    assert [it.entity for it in response.entries] == [it.entity for it in request.entries]

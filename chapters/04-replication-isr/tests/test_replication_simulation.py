@@ -16,12 +16,17 @@ from simulation_planted import Bug
 from minibroker.simulation.checker import INVARIANTS
 from minibroker.simulation.cluster import FAILING_DISK, FULL_DISK
 from minibroker.simulation.faults import Fault
-from minibroker.simulation.host import DISK_FAILED, DISK_FULL
+from minibroker.simulation.host import DISK_FAILED, DISK_FULL, DISK_UNREADABLE
 
 HERE = Path(__file__).parent
 SEEDS = range(1, 41)
 # So few seeds need not reach states that only one seed in twenty reaches.
-RARE = {"offline, the most complete one elected", "producer gave up", "consumer reset to the log's start"}
+RARE = {
+    "offline, the most complete one elected",
+    "producer gave up",
+    "consumer reset to the log's start",
+    DISK_UNREADABLE,
+}
 
 
 def test_every_invariant_holds_in_every_seed() -> None:
@@ -95,6 +100,11 @@ def test_a_full_disk_keeps_the_place_of_a_node_and_a_failed_flush_does_not() -> 
     assert (full[DISK_FULL] > 0, full[DISK_FAILED], full["unclean registration"]) == (True, 0, 0)
     failed = only(Fault(5_000, FAILING_DISK.name, (1,), 500))
     assert (failed[DISK_FULL], failed[DISK_FAILED], failed["unclean registration"]) == (0, 1, 1)
+
+
+def test_a_node_that_cannot_read_its_disk_ends_and_comes_back_without_its_place() -> None:
+    unreadable = only(Fault(5_000, FAILING_DISK.name, (1002,), 1_500))
+    assert (unreadable[DISK_UNREADABLE] > 0, unreadable["unclean registration"]) == (True, 1)
 
 
 def test_the_access_table_refuses_every_message_of_a_stranger() -> None:

@@ -76,6 +76,17 @@ def test_an_action_that_an_event_schedules_happens_in_the_same_run() -> None:
     assert times == [0, 10, 20, 30]
 
 
+def test_a_loop_without_a_pause_fails_instead_of_running_for_ever() -> None:
+    scheduler = Scheduler()
+
+    def again() -> None:
+        scheduler.after(0, again)
+
+    scheduler.after(3, again)
+    with pytest.raises(RuntimeError, match="at 3 ms: time stands still"):
+        scheduler.run(9)
+
+
 def test_a_cancelled_timer_does_not_fire_and_the_hook_is_called_after_each_that_does() -> None:
     scheduler, calls = Scheduler(), []
     scheduler.after_event = lambda: calls.append(scheduler.now_ms)

@@ -97,7 +97,7 @@ class World(PartitionWatch, QuorumWatch):
         Kind("lose disk", cluster.any_node, (50, 3000)),
         Kind("snapshot", cluster.any_node),
     )
-    DISASTERS = PARTITION_DISASTERS
+    DISASTERS: ClassVar[tuple[Kind, ...]] = PARTITION_DISASTERS
     TRIALS = (cluster.COMEBACK,)
     WIRE = CONTROLLER_WIRE
 

@@ -28,6 +28,7 @@ from minibroker.segments.directory import DataDirectory
 from minibroker.simulation.checker import LIVENESS, Violation
 from minibroker.simulation.disk import Disk
 from minibroker.simulation.links import Reply
+from minibroker.simulation.scheduler import Timer
 from minibroker.simulation.trace import MARK
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request
@@ -102,6 +103,7 @@ class QuorumNode(Machine):
     def open(self) -> None:
         self.has_died_writing = False
         self._fetch_number = 0
+        self._fetch_timer = Timer(lambda: None)
         self._is_fetching = False
         self._told: dict[VoterKey, int] = {}
         self.heard_ms: dict[VoterKey, int] = {}
@@ -234,7 +236,7 @@ class QuorumNode(Machine):
             partial(other.on_fetch, request),
             partial(self._on_fetched, number, target, request),
         )
-        self.process.after(FETCH_TIMEOUT_MS, partial(self._on_timeout, number))
+        self._fetch_timer = self.process.after(FETCH_TIMEOUT_MS, partial(self._on_timeout, number))
 
     def _on_timeout(self, number: int) -> None:
         if self._is_fetching and number == self._fetch_number:
@@ -251,6 +253,7 @@ class QuorumNode(Machine):
         is_last = number == self._fetch_number
         if is_last:
             self._is_fetching = False
+            self._fetch_timer.cancel()
         if isinstance(answer, messages.Fetched):
             assert isinstance(request, messages.Fetch)
             if answer.diverging is not None:

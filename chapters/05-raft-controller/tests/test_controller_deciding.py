@@ -210,12 +210,35 @@ CONFIGS = st.builds(
 )
 
 
+QUOTAS = st.builds(
+    kinds.ClientQuotaRecord,
+    entity=st.lists(
+        st.builds(
+            kinds.QuotaEntityData,
+            entity_type=st.sampled_from(["user", "client-id"]),
+            entity_name=st.none() | st.text(max_size=3),
+        ),
+        max_size=2,
+        unique_by=lambda it: it.entity_type,
+    ),
+    key=st.sampled_from(["producer_byte_rate", "consumer_byte_rate"]),
+    value=st.floats(1, 10**9),
+    remove=st.just(False),
+)
+
+
 @settings(max_examples=60)
-@given(st.lists(BROKERS, max_size=5), TOPICS, st.lists(CONFIGS, max_size=5), st.integers(0, 10**6), st.integers(1, 9))
+@given(
+    st.lists(BROKERS, max_size=5),
+    TOPICS,
+    st.lists(CONFIGS | QUOTAS, max_size=9),
+    st.integers(0, 10**6),
+    st.integers(1, 9),
+)
 def test_the_records_of_an_image_make_the_same_image(
     brokers: list[kinds.RegisterBrokerRecord],
     topics: dict[str, list[kinds.PartitionRecord]],
-    configs: list[kinds.ConfigRecord],
+    configs: list[kinds.ConfigRecord | kinds.ClientQuotaRecord],
     producer_ids: int,
     level: int,
 ) -> None:

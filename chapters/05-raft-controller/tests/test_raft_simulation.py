@@ -5,6 +5,7 @@
 
 import controller_world
 import pytest
+import racks_world
 import raft_world
 from cases import case
 from planted_bugs import BUGS
@@ -12,9 +13,13 @@ from simulated_machine import GuardedWorld
 from simulation_claims import check_found, check_one_trace, check_seeds, check_strangers
 from simulation_planted import Bug
 
+from minibroker.metadata.placement import place
+from minibroker.simulation.cluster import RACK_LOST
+from minibroker.simulation.host import DISK_UNREADABLE
 from minibroker.simulation.world import World
 
 SEEDS = range(1, 25)
+RACKS_SEED = 7
 # So few seeds need not reach the states that only one seed in twenty reaches.
 RARE = {
     "candidate: the epoch has a leader",
@@ -23,6 +28,7 @@ RARE = {
     "stale incarnation refused",
     "leader: another node is in a newer epoch",
     "duplicate answered",
+    DISK_UNREADABLE,
 }
 WORLDS: list[type[GuardedWorld]] = [raft_world.World, controller_world.World]
 
@@ -32,6 +38,13 @@ def test_every_invariant_holds_in_every_seed(world: type[World]) -> None:
     """Invariants hold after every event, and the cluster recovers after the faults. Every change of role is reached."""
     summary = check_seeds(world, SEEDS, rare=RARE)
     assert summary.acks >= 300 * summary.seeds
+
+
+def test_replicas_are_on_as_many_racks_as_possible_when_racks_are_lost() -> None:
+    summary = check_seeds(racks_world.World, range(1, 7), rare=set(racks_world.World.STATES))
+    assert summary.states[RACK_LOST]
+    without_racks = (racks_world, "place_on_racks", place)
+    check_found(Bug.in_world(racks_world.World, "racks do not count", without_racks, seed=RACKS_SEED, invariant=None))
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)

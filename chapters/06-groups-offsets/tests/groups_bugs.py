@@ -14,7 +14,9 @@ from typing import Any
 from groups_world import World
 from simulation_planted import Bug, print_table
 
-from minibroker.coordinators.coordinator import Coordinator
+from minibroker.coordinators.coordinator import Coordinator, Event
+from minibroker.coordinators.hosting import Coordinators
+from minibroker.coordinators.tickets import Ticket
 from minibroker.groups import rebalancing, reconciliation
 from minibroker.groups.classic import ClassicGroup
 from minibroker.groups.classic_facts import ClassicFacts
@@ -25,6 +27,10 @@ from minibroker.groups.errors import GroupRefused
 from minibroker.groups.shard import GroupShard
 from minibroker.groups.steps import Reply, Step
 from minibroker.groups.tables.sync_group import SyncGroupResponse
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.simulation import cluster
+from minibroker.simulation.faults import Fault
+from minibroker.simulation.host import Host
 from minibroker.wire.codes import ErrorCode
 
 
@@ -80,6 +86,32 @@ def _epoch_first(member: Any, **facts: Any) -> Any:
     return after
 
 
+def _never_suspects(
+    self: Coordinators[Any], name: TopicPartition | None, ticket: Ticket, event: Event[Any], *, may_wait: bool = True
+) -> None:
+    """A coordinator answers although the controller may have replaced it."""
+    coordinator = None if name is None else self._coordinators.get(name)
+    if coordinator is None:
+        ticket.complete(ErrorCode.NOT_COORDINATOR)
+    else:
+        coordinator.handle(ticket, event, may_wait=may_wait)
+
+
+class CutOffCoordinators(World):
+    """Coordinators are cut off from all but the observer, until another one has answered commits: a rare window."""
+
+    KINDS = (cluster.ISOLATE._replace(duration_ms=(5000, 7000)),)
+    DISASTERS = ()
+    TRIALS = ()
+    session_ms = 1000
+
+    def host_hit(self, fault: Fault) -> Host:
+        return self.leader() or super().host_hit(fault)
+
+    def parties(self) -> list[str]:
+        return [*super().parties(), *(it.name for it in self.crowd)]
+
+
 _bug = partial(Bug.in_world, World)
 
 BUGS = (
@@ -97,6 +129,13 @@ BUGS = (
     ),
     _bug(
         "the epoch rises while partitions are given up", (rebalancing, "reconcile", _epoch_first), seed=1, invariant=21
+    ),
+    Bug.in_world(
+        CutOffCoordinators,
+        "a coordinator that was cut off answers",
+        (Coordinators, "pass_to", _never_suspects),
+        seed=4,
+        invariant=8,
     ),
 )
 

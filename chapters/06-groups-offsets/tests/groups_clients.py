@@ -38,6 +38,7 @@ from minibroker.groups.tables.sync_group import SyncGroupRequest, SyncGroupReque
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.simulation.links import Link
 from minibroker.simulation.process import Process
+from minibroker.simulation.scheduler import Timer
 from minibroker.simulation.trace import NOTE
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request, codes_in
@@ -84,7 +85,7 @@ class Client:
         self.chance = world.chance(name)
         self.process = Process(world.scheduler, world.trace, name)
         self.link: Link | None = None
-        self._pending: dict[int, Then] = {}
+        self._pending: dict[int, tuple[Then, Timer]] = {}
 
     def ask(self, version: int, request: Request, then: Then, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
         """Send a request. `then` gets the answer, or None if the connection breaks or the answer takes too long."""
@@ -98,9 +99,8 @@ class Client:
         if self.link is None or not self.link.is_open:
             self.process.after(100, partial(then, None))
             return
-        self._pending[number] = then
         self.link.send(Asked(number, self.name, version, request))
-        self.process.after(timeout_ms, partial(self._expire, number))
+        self._pending[number] = then, self.process.after(timeout_ms, partial(self._expire, number))
 
     def connect(self) -> None:
         node = self.find_node()
@@ -127,24 +127,29 @@ class Client:
             self.link.break_off()
 
     def _expire(self, number: int) -> None:
+        # After a pause the timer may run after the answer.
         if number in self._pending:
             self.disconnect()
 
     def _on_answer(self, told: Told) -> None:
-        then = self._pending.pop(told.number, None)
-        if then is not None:
+        then, timer = self._pending.pop(told.number, (None, None))
+        if then is not None and timer is not None:
+            timer.cancel()
             then(told)
 
     def _on_broken(self, link: Link | None) -> None:
         if link is self.link:
             pending, self._pending = self._pending, {}
-            for then in pending.values():
+            for then, timer in pending.values():
+                timer.cancel()
                 then(None)
 
     def end(self, how: str) -> None:
         """The process ends, and its connection with it."""
         if self.process.is_alive:
             self.process.kill(how)
+        for _then, timer in self._pending.values():
+            timer.cancel()
         self._pending.clear()
         self.disconnect()
         self.link = None
@@ -353,6 +358,13 @@ class ClassicMember(Member):
         self.turn = 0
         self.synced_epoch = OUT
         self.is_leader = False
+        self.owes_join = False
+
+    def end(self, how: str) -> None:
+        # The next process with this instance id does not know that its group still waits for another generation.
+        if self.process.is_alive and self.owes_join and self.plan.instance_id is not None:
+            self.world.on_join_owed(self)
+        super().end(how)
 
     def begin(self) -> None:
         self.join()
@@ -374,8 +386,11 @@ class ClassicMember(Member):
             self.member_id = ""
 
     def commit(self) -> None:
-        """Commit, unless a whole generation was missed: then another member may own what this one has read."""
-        if self.epoch - self.synced_epoch <= 1:
+        """Commit, unless a whole generation was missed: then another member may own what this one has read.
+
+        A group that has lost all its members begins again with the first generation.
+        """
+        if 0 <= self.epoch - self.synced_epoch <= 1:
             super().commit()
 
     # Join -------------------------------------------------------------------------------------------------------------
@@ -436,6 +451,7 @@ class ClassicMember(Member):
 
     def _on_generation(self, response: Any) -> None:
         self.member_id, self.epoch = response.member_id, response.generation_id
+        self.owes_join = False
         self.is_leader = response.leader == self.member_id
         self._beat_ms = self.world.scheduler.now_ms
         assignments: list[SyncGroupRequestAssignment] = []
@@ -517,6 +533,7 @@ class ClassicMember(Member):
         self.gain(assigned - set(self.owned))
         if given_up:
             self.world.states.reach("partitions given up (cooperative)")
+            self.owes_join = True
             self.join()
 
     # Heartbeats, and leaving ------------------------------------------------------------------------------------------
@@ -551,7 +568,7 @@ class ClassicMember(Member):
             self.join()
 
     def on_commit_code(self, code: ErrorCode | None) -> None:
-        if code in LOST and self.phase == "stable":
+        if code in LOST:
             self.lose_all(forgets_id=code is ErrorCode.UNKNOWN_MEMBER_ID)
             self.join()
         else:

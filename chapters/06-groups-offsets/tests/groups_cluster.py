@@ -5,7 +5,7 @@ cores, and the records as bytes in a replicated log. The event loop and the cloc
 live state of the groups is compared with what a replay of the log gives.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumer_driver import prefix_matcher
 from groups_loop import LoopProcess, SlowTurn
+from groups_sessions import SessionMember
 from groups_watch import Broken, differences
 from partition_watch import Held, Mirror, WatchedDirectory
-from replication_cluster import Member as ReplicaMember
 from replication_nodes import NAME
 from simulated_machine import session_of
 
 from minibroker.coordinators.coordinator import Coordinator, State
 from minibroker.coordinators.group_hosting import GroupCoordinators
+from minibroker.coordinators.sharding import StateStep
 from minibroker.groups.keys import GroupSettings
-from minibroker.groups.records import GroupRecord, decode
+from minibroker.groups.records import GroupMetadataKey, GroupRecord, decode
 from minibroker.groups.shard import GroupShard
 from minibroker.log.batch import batches
 from minibroker.metadata.configs import NodeConfig, TopicConfig
@@ -73,7 +74,7 @@ _EPOCHS = ("generation_id", "member_epoch", "generation_id_or_member_epoch")
 
 
 class Told(NamedTuple):
-    """The answer to a request. `is_stale` says that the node was no longer the leader."""
+    """The answer to a request. `is_stale` says that the node was no longer the leader, and could not suspect it."""
 
     number: int
     response: Response
@@ -113,10 +114,9 @@ class SimulatedCoordinators(SimulatedClock, GroupCoordinators):
     def __init__(self, node: "Node") -> None:
         self._node = node
         authority = SimpleNamespace(image=node.image, subscribe=self._subscribe)
-        machine: Any = SimpleNamespace(waiting=node.waiting, config=NodeConfig(), on_ended=on_ended)
+        machine: Any = SimpleNamespace(waiting=node.waiting, config=NodeConfig(), on_ended=on_ended, begin=node.begin)
         cluster: Any = SimpleNamespace(authority=authority)
-        # Chapter 04's controller has no sessions, so a node never suspects that it is fenced.
-        super().__init__(machine, cluster, may_be_fenced=lambda: False)
+        super().__init__(machine, cluster, may_be_fenced=node.may_be_fenced)
         self.turn: Any = SlowTurn(node.slice_ms)
         self.authority = authority
         self.handlers: dict[ApiKey, Callable[[Call[Any]], Any]] = {}
@@ -124,6 +124,7 @@ class SimulatedCoordinators(SimulatedClock, GroupCoordinators):
         registry: Any = SimpleNamespace(add=self.handlers.__setitem__)
         store: Any = SimpleNamespace(partition=lambda *_name: node.local)
         self.add_handlers(registry, store)
+        node.process.after(0, self.start)
 
     def _subscribe(self, listener: Callable[[Image, Image], None]) -> None:
         self._listener = listener
@@ -139,10 +140,30 @@ class SimulatedCoordinators(SimulatedClock, GroupCoordinators):
     def new_shard(self) -> GroupShard:
         return self._node.world.new_shard(self._node.new_member_id, self.authority.image)
 
+    def _new_coordinator(self, partition: TopicPartition) -> Coordinator[GroupShard]:
+        return WatchedCoordinator(self._store.partition(*partition), self)
+
     @property
-    def coordinator(self) -> Coordinator[GroupShard] | None:
+    def coordinator(self) -> "WatchedCoordinator | None":
         """The coordinator, if this node leads."""
-        return self._coordinators.get(OFFSETS)
+        found = self._coordinators.get(OFFSETS)
+        assert found is None or isinstance(found, WatchedCoordinator)
+        return found
+
+
+class WatchedCoordinator(Coordinator[GroupShard]):
+    """Remembers the groups whose last record the log has refused."""
+
+    def _begin_load(self) -> None:
+        self.refused: set[str] = set()
+        super()._begin_load()
+
+    def _append(self, step: StateStep) -> ErrorCode:
+        code = super()._append(step)
+        records: Iterable[Any] = step.records
+        found = {it.key.group_id for it in records if isinstance(it.key, GroupMetadataKey)}
+        self.refused = self.refused | found if code else self.refused - found
+        return code
 
 
 def on_ended(task: Any) -> None:
@@ -167,7 +188,7 @@ class Listener:
 # A node ---------------------------------------------------------------------------------------------------------------
 
 
-class Node(ReplicaMember):
+class Node(SessionMember):
     """A broker with one replica of `__consumer_offsets`, and the coordinator while it leads."""
 
     world: "World"
@@ -211,6 +232,10 @@ class Node(ReplicaMember):
         super()._wake(key)
         if isinstance(key, Hashable):
             self.waiting.wake(key)
+
+    def begin(self, work: Any) -> None:
+        """Run a task for as long as the process lives."""
+        self.process.loop.create_task(work).add_done_callback(on_ended)
 
     def slice_ms(self) -> int:
         """How long a slice of a load takes."""
@@ -270,7 +295,9 @@ class Node(ReplicaMember):
         for asked, reply, response in answers:
             self.outstanding.pop(asked.number, None)
             replica, decided = self.replica, self.world.partition
-            is_stale = replica is None or replica.leader_epoch != decided.leader_epoch
+            is_replaced = replica is None or replica.leader_epoch != decided.leader_epoch
+            # A node that was fenced after its session must not answer from an old state.
+            is_stale = is_replaced and not self.world.authority.is_fenced(self.node_id)
             reply(Told(asked.number, response, is_stale))
 
     # After every event ------------------------------------------------------------------------------------------------
@@ -280,7 +307,8 @@ class Node(ReplicaMember):
             return
         self.waiting.settle()
         super().after_run()
-        self._send_answers()
+        if self._answers:
+            self._send_answers()
         self._check_replay()
 
     def _check_advance(self, replica: Replica, batches: list[Held]) -> None:
@@ -304,7 +332,7 @@ class Node(ReplicaMember):
             touched.add(record.key.group_id)
         self._replayed_to = self.replica.log.log_end_offset
         for group_id in sorted(touched):
-            found = differences(group_id, shard, self._shadow)
+            found = differences(group_id, shard, self._shadow, coordinator.refused)
             if found:
                 raise Broken(22, f"{self.name}, group {group_id}: {found}")
 

@@ -7,6 +7,7 @@ more: callbacks, timers, tasks and futures.
 """
 
 import asyncio
+from asyncio import _get_running_loop, _set_running_loop
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any
@@ -96,12 +97,12 @@ class LoopProcess(Process):
         self.loop.drop_tasks()
 
     def run(self, action: Action) -> None:
-        before = asyncio._get_running_loop()
-        asyncio._set_running_loop(self.loop)  # type: ignore[arg-type]
+        before = _get_running_loop()
+        _set_running_loop(self.loop)  # type: ignore[arg-type]
         try:
             super().run(action)
         finally:
-            asyncio._set_running_loop(before)
+            _set_running_loop(before)
 
 
 class SlowTurn:

@@ -10,7 +10,7 @@ of chapter 04's replication hold as well.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from random import Random
 from typing import Any, ClassVar
@@ -19,9 +19,9 @@ import replication_world
 from consumer_driver import image_of
 from groups_clients import ClassicMember, ConsumerMember, Member, Observer, Plan
 from groups_cluster import COMMIT_WHILE_LOADING, Asked, Node, new_shard, records_of
+from groups_sessions import SESSION_STATES, Beat, SessionAuthority, heartbeat_request
 from groups_watch import Broken, DurableGroups, differences, is_stable
 from partition_watch import LEADER_CHANGES, PARTITION_DISASTER_STATES, SomeStates
-from replication_cluster import Authority
 from simulated_machine import Wire
 
 from minibroker.coordinators.access import ROWS
@@ -35,6 +35,7 @@ from minibroker.groups.tables.sync_group import SyncGroupRequest
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Image
 from minibroker.partitions.access import Access
+from minibroker.quorum.access import ROWS as QUORUM_ROWS
 from minibroker.replication.replica import Replica
 from minibroker.simulation import cluster
 from minibroker.simulation.faults import Fault, Kind
@@ -48,6 +49,7 @@ ACKS_MIN = 500
 CALM_MS_MIN, CALM_MS_MAX = 6_000, 90_000
 COMMIT_TIMEOUT_MS = 1500
 SLACK_MS = 1000
+OPERATOR_MS = 15_000
 REFUSED = {
     ErrorCode.ILLEGAL_GENERATION: "commit of an old generation refused",
     ErrorCode.UNKNOWN_MEMBER_ID: "commit of a removed member refused",
@@ -86,10 +88,15 @@ class World(replication_world.World):
         "offsets from a coordinator that was replaced",
         COMMIT_WHILE_LOADING,
         *REFUSED.values(),
+        *SESSION_STATES,
         *PARTITION_DISASTER_STATES,
     )
-    WIRE: ClassVar[Wire] = {**replication_world.World.WIRE, Asked: lambda it: it.request}
-    ROWS: ClassVar[Mapping[ApiKey, Access]] = {**replication_world.World.ROWS, **ROWS}
+    WIRE: ClassVar[Wire] = {
+        **replication_world.World.WIRE,
+        Asked: lambda it: it.request,
+        Beat: lambda it: heartbeat_request(it.broker_id),
+    }
+    ROWS: ClassVar[Mapping[ApiKey, Access]] = {**replication_world.World.ROWS, **QUORUM_ROWS, **ROWS}
     KINDS: ClassVar[tuple[Kind, ...]] = (
         cluster.KILL,
         cluster.POWER_CUT,
@@ -148,7 +155,7 @@ class World(replication_world.World):
 
     def _add_nodes(self, size: int) -> None:
         self.incarnations = count(size + 1)
-        self.authority = Authority(self)
+        self.authority: SessionAuthority = SessionAuthority(self)
         self.brokers = {number: Node(self, number, self.config) for number in range(1, size + 1)}
         self.members = dict(self.brokers)
         self.nodes = dict(self.brokers)
@@ -161,6 +168,7 @@ class World(replication_world.World):
     def _add_members(self, chance: Random) -> None:
         self.rebalance_ms_max = 0
         self.crowd: list[Member] = []
+        self.owed: set[str] = set()
         kinds = chance.sample(("eager", "cooperative", "static", "consumer", "consumer static", "mixed"), 2)
         for number, kind in enumerate(kinds, 1):
             self._add_group(f"g{number}-{kind.replace(' ', '-')}", kind, chance)
@@ -211,6 +219,15 @@ class World(replication_world.World):
                     return ConsumerMember(self, name, consumer._replace(instance_id=instance_id))
                 return ClassicMember(self, name, either._replace(instance_id=instance_id, version=9))
 
+    @cached_property
+    def session_ms(self) -> int:
+        """How long a node may be silent before the controller fences it."""
+        return self.chance("sessions").choice((1000, 2000))
+
+    def answering(self) -> list[int]:
+        """The controller knows by the sessions which nodes answer."""
+        return self.live()
+
     def new_shard(self, new_member_id: Callable[[str], str], image: Image) -> GroupShard:
         """An empty shard."""
         return new_shard(self.settings, new_member_id, image)
@@ -257,6 +274,20 @@ class World(replication_world.World):
             self.crowd.remove(member)
         else:
             self.scheduler.after(500, member.start)
+
+    def on_join_owed(self, member: ClassicMember) -> None:
+        """A static member has given up partitions and ends before it has joined again.
+
+        Its successor gets the same assignment. If the coordinator moves as well, no node and no client knows that the
+        partitions have no owner: in Kafka, too, they wait for the next rebalance.
+        """
+        self.owed.add(member.plan.group_id)
+
+    def _settle_owed(self) -> None:
+        """An operator lets such groups rebalance."""
+        for it in self.crowd:
+            if it.plan.group_id in self.owed and isinstance(it, ClassicMember) and it.process.is_alive:
+                it.process.run(it.join_if_stable)
 
     def partition_counts(self) -> dict[str, int]:
         """The topics as clients see them."""
@@ -372,6 +403,18 @@ class World(replication_world.World):
 
     # The end ----------------------------------------------------------------------------------------------------------
 
+    def play(self) -> None:
+        try:
+            super().play()
+        finally:
+            # Tasks that have not begun would complain when they are forgotten.
+            for process in self.loop_processes():
+                process.loop.drop_tasks()
+
+    def loop_processes(self) -> list[Any]:
+        """The processes that run tasks."""
+        return [it.process for it in self.brokers.values()]
+
     def heal(self) -> None:
         super().heal()
         for node in self.brokers.values():
@@ -380,6 +423,7 @@ class World(replication_world.World):
             member.is_stuck = False
             member.process.resume()
             member.start()
+        self.scheduler.after(OPERATOR_MS, self._settle_owed)
 
     def wait_for_recovery(self) -> None:
         """Run until every group is stable, each partition has one owner, and enough commits were acknowledged."""

@@ -204,6 +204,24 @@ def test_a_marker_is_sent_until_it_is_written() -> None:
     run(work)
 
 
+def test_a_refused_marker_waits_even_while_another_one_has_no_leader() -> None:
+    """A node that refuses its own marker would otherwise do nothing else any more."""
+
+    async def work() -> None:
+        it = Sending(cluster({A: 1, B: NO_LEADER}))
+        await it.order(A, B)
+        ((_node, request, done),) = it.nodes.take()
+        done(written(request, ErrorCode.NOT_COORDINATOR))
+        await it.turn()
+        assert it.nodes.take() == [], "it was sent again at once"
+        while not it.nodes.sent:
+            await asyncio.sleep(0.01)
+        ((_node, request, _done),) = it.nodes.take()
+        assert names_of(request) == [(7, "orders", [0])]
+
+    run(work)
+
+
 def test_a_coordinator_that_was_replaced_sends_and_completes_nothing() -> None:
     async def work() -> None:
         it = Sending(cluster({A: 1, B: NO_LEADER}))

@@ -130,6 +130,23 @@ def test_a_classic_member_gives_up_partitions_to_one_of_the_new_protocol() -> No
     assert driver.group.state.value == "Stable"
 
 
+def test_a_partition_that_a_cooperative_member_is_giving_up_stays_its_own() -> None:
+    """It may still commit the partition's offset until it joins again; another owner would commit there, too."""
+    classic = Driver(initial_rebalance_delay_ms=0)
+    classic.join("a0", protocols={"cooperative-sticky": subscription()}, version=3)
+    classic.sync("a1", "a-1", {"a-1": assignment(0, 1, 2, 3)})
+    classic.join("b0", protocols={"cooperative-sticky": subscription()}, version=3)
+    classic.join("a2", "a-1", protocols={"cooperative-sticky": subscription([0, 1, 2, 3])})
+    classic.sync("a3", "a-1", {"a-1": assignment(0, 1), "b-2": assignment()})
+    driver = Mixed(classic.group)
+    driver.join("c")
+    assert (driver.assigned("a-1"), driver.assigned("c")) == ([0, 1], []), "2 and 3 are not free yet"
+    assert driver.classic_sync("a-1", 2) == [[0, 1]]
+    assert driver.classic_beat("a-1", 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    driver.classic_join("a-1", [0, 1], protocol="cooperative-sticky")
+    assert assigned_in(driver.beat("c", 3)), "the member has joined again without them"
+
+
 def test_requests_of_classic_members_are_checked_like_those_in_a_classic_group() -> None:
     driver = Mixed(stable_classic().group, consumer_max_size=3)
     assert driver.classic_join("").error_code == ErrorCode.MEMBER_ID_REQUIRED

@@ -17,6 +17,7 @@ from minibroker.groups.records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from minibroker.simulation.host import DISK_UNREADABLE
 from minibroker.simulation.states import States
 
 SEEDS = range(1, 21)
@@ -28,6 +29,7 @@ RARE = {
     "group became a classic one",
     "member does not give up partitions",
     "static member fenced",
+    DISK_UNREADABLE,
 }
 
 

@@ -8,6 +8,7 @@ looks for every bug anew, in 500 seeds at most, and prints the table. PYTHONPATH
 
 import sys
 from functools import partial
+from random import Random
 from typing import Any
 
 from simulation_planted import Bug, Patch, print_table
@@ -22,6 +23,7 @@ from minibroker.groups.shard import GroupShard
 from minibroker.metadata.names import TRANSACTION_STATE_TOPIC
 from minibroker.partitions.producers import ProducerState
 from minibroker.transactions import markers
+from minibroker.transactions.guards import Guards
 from minibroker.transactions.markers import Marker
 from minibroker.transactions.state import TransactionLog
 
@@ -90,6 +92,21 @@ class MovingCoordinators(World):
             self.authority.process.run(partial(self.authority.elect_for, [name], [chance.choice((1, 2, 3))]))
 
 
+def _ends_nothing(self: Guards, producer_id: int, epoch: int) -> None:
+    """A guard outlives the marker of its transaction."""
+
+
+class LateAnswers(World):
+    """Coordinators confirm a transaction late, and hasty producers have aborted it by then: a window that is rare."""
+
+    KINDS = ()
+    DISASTERS = ()
+    VERSIONS = (VERSION_1,)
+
+    def draw_delay(self, line: str, chance: Random) -> tuple[float, bool]:
+        return (chance.choice((0.3, 0.6)), True) if line == "verification" else (0, False)
+
+
 def _bug(name: str, *patches: Patch, seed: int, invariant: int, world: type[World] = World) -> Bug:
     return Bug.in_world(world, name, *patches, seed=seed, invariant=invariant)
 
@@ -122,6 +139,7 @@ BUGS = (
         invariant=25,
         world=MovingCoordinators,
     ),
+    _bug("a guard outlives an abort", (Guards, "on_marker", _ends_nothing), seed=1, invariant=25, world=LateAnswers),
 )
 
 

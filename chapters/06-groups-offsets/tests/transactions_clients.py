@@ -9,7 +9,7 @@ request could act on that transaction, which no broker can prevent.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -108,6 +108,8 @@ class Copier(Member):
     def forget(self) -> None:
         super().forget()
         self.who: Producer | None = None
+        self.inputs: Collection[TopicPartition] = ()
+        """The partitions whose records the open transaction copies."""
         self._had_id: Producer | None = None
         self._sequences: dict[TopicPartition, int] = {}
         self._has_lost = False
@@ -223,7 +225,7 @@ class Copier(Member):
         inputs = {it: at for it, at in self.owned.items() if at is not None and self.chance.random() < 0.8}
         if not inputs or claimed is None:
             return
-        ends = {it: at + self.chance.choice((1, 2, 3)) for it, at in inputs.items()}
+        ends = {it: at + self.chance.choice((1, 4, 8)) for it, at in inputs.items()}
         transaction = f"{self.name}.{next(self.world.numbers)}"
         outputs: dict[TopicPartition, list[Copied]] = {}
         for it, start in inputs.items():
@@ -232,9 +234,11 @@ class Copier(Member):
                 outputs.setdefault(output, []).append(Copied(transaction, self.plan.group_id, it.partition, offset))
         offsets = {(self.plan.group_id, *it): end for it, end in ends.items()}
         self.world.outcomes.begin(transaction, Begun(self.transactional_id, self.life, outputs, offsets))
+        self.inputs = inputs
         is_whole = await self._write(transaction, inputs, ends, outputs, claimed)
         is_commit = is_whole and self.chance.random() < 0.85
         is_done = await self._end(transaction, is_commit=is_commit)
+        self.inputs = ()
         for it in [it for it, start in inputs.items() if self.owned.get(it) == start]:
             if not is_done:
                 # The outcome is not known, so the position is not either.
@@ -434,6 +438,14 @@ class ConsumerCopier(Copier, ConsumerMember):
 
     def claimed(self) -> tuple[str, int] | None:
         return (self.member_id, self.epoch) if self.epoch > 0 else None
+
+    def _release(self, epoch: int, given_up: set[TopicPartition]) -> None:
+        # The member epoch stays while partitions are given up, so the coordinator would accept their offsets even
+        # later. An application gives partitions up between two transactions, as in the callback of Java's consumer.
+        if given_up.isdisjoint(self.inputs):
+            super()._release(epoch, given_up)
+        else:
+            self.process.after(20, partial(self._release, epoch, given_up))
 
 
 class LoneCopier(Copier):

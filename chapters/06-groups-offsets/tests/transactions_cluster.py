@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from groups_clients import Client
 from groups_cluster import OFFSETS, Asked, Node, SimulatedClock, SimulatedCoordinators, on_ended
 from groups_loop import LoopProcess, SlowTurn
+from groups_sessions import SessionAuthority
 from groups_watch import Broken, differences
 from partition_watch import NO_ENDS, Mirror, WatchedDirectory
-from replication_cluster import CHECKPOINT_MS, FETCH_TIMEOUT_MS, FETCH_WAIT_MS, NODE_CONFIG, TICK_MS, Authority
+from replication_cluster import CHECKPOINT_MS, FETCH_TIMEOUT_MS, FETCH_WAIT_MS, NODE_CONFIG, TICK_MS
 from replication_messages import Answered, Start
 from replication_nodes import answer_fetch
 from transactions_watch import read_batches
@@ -56,6 +57,7 @@ from minibroker.segments.companions import Companion
 from minibroker.segments.config import LogConfig
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.simulation.links import Reply
+from minibroker.simulation.scheduler import Timer
 from minibroker.simulation.trace import NOTE
 from minibroker.transactions.keys import TransactionSettings
 from minibroker.transactions.logs import TransactionLogs
@@ -138,7 +140,7 @@ class Unlead(Command[None]):
         raise AssertionError(f"{code.name}: {message}")
 
 
-class Controller(Authority):
+class Controller(SessionAuthority):
     """Chapter 04's controller, for several topics."""
 
     world: "World"
@@ -260,13 +262,11 @@ class Peers:
         found = self._lines.get((node_id, line))
         if found is None:
             found = self._lines[node_id, line] = Line(self._node.world, self._node, partial(self._find, node_id))
-        # A marker may be under way for long, and so may a question about a transaction, or its answer.
-        delay_s = self._chance.choice(self._node.world.peer_delays_s)
-        is_late = line == "markers" or self._chance.random() < 0.5
-        if is_late:
+        delay_s, is_answer_late = self._node.world.draw_delay(line, self._chance)
+        if not is_answer_late:
             await asyncio.sleep(delay_s)
         told = await found.call(APIS[key].max_version, request, timeout_ms=min(timeout_ms, PEER_MS_MAX))
-        if not is_late:
+        if is_answer_late:
             await asyncio.sleep(delay_s)
         if told is None:
             raise ConnectionLost(f"node {node_id} has not answered")
@@ -289,7 +289,7 @@ class Groups(SimulatedCoordinators):
 
     def __init__(self, node: "Broker", machine: Any, cluster: Any, verifier: TransactionVerifier) -> None:
         self._node = node
-        GroupCoordinators.__init__(self, machine, cluster, may_be_fenced=lambda: False, verifier=verifier)
+        GroupCoordinators.__init__(self, machine, cluster, may_be_fenced=node.may_be_fenced, verifier=verifier)
         self.turn = SlowTurn(node.slice_ms)
         self.authority = cluster.authority
         self.open()
@@ -300,7 +300,7 @@ class Transactions(SimulatedClock, TransactionCoordinators):
 
     def __init__(self, node: "Broker", machine: Any, cluster: Any, **parts: Any) -> None:
         self._node = node
-        super().__init__(machine, cluster, may_be_fenced=lambda: False, **parts)
+        super().__init__(machine, cluster, may_be_fenced=node.may_be_fenced, **parts)
         self.turn: Any = SlowTurn(node.slice_ms)
         self.open()
 
@@ -354,6 +354,8 @@ class Copy:
         self.mirror = node.mirrors[name]
         self._checked_to = self.replica.high_watermark
         self._stable = (-1, 0)
+        self.checked: tuple[int, int, int, object] | None = None
+        """What the last check was about: high watermark, log end offset, leader epoch, and leadership."""
 
     def check(self) -> None:
         """Check the watermarks of the replica."""
@@ -424,7 +426,7 @@ class Broker(Node):
 
     def forget(self) -> None:
         super().forget()
-        self._fetching: dict[int, int] = {}
+        self._fetching: dict[int, tuple[int, Timer]] = {}
 
     # Life -------------------------------------------------------------------------------------------------------------
 
@@ -452,6 +454,7 @@ class Broker(Node):
             waiting=self.waiting,
             config=NodeConfig({"node.id": str(self.node_id)}),
             on_ended=on_ended,
+            begin=self.begin,
             fail=_fail,
             registry=registry,
         )
@@ -469,6 +472,7 @@ class Broker(Node):
         routes: Any = Routes(self.copies)
         for part in (self.coordinators, self.transactions, self.logs):
             part.add_handlers(registry, routes)
+            self.process.after(0, part.start)
         handlers[ApiKey.PRODUCE] = Produce(routes)
         handlers[ApiKey.FETCH] = Fetch(routes, bytes_max=1 << 20)
         self.coordinators.handlers = handlers
@@ -538,7 +542,7 @@ class Broker(Node):
 
     def _fetch_from(self, leader: int, request: FetchAll) -> None:
         self._fetch_number += 1
-        number = self._fetching[leader] = self._fetch_number
+        number = self._fetch_number
         node = self.world.brokers[leader]
         self.world.network.ask(
             self.process,
@@ -547,15 +551,19 @@ class Broker(Node):
             partial(node.on_fetch_all, request),
             partial(self._on_all, leader, number, request),
         )
-        self.process.after(FETCH_TIMEOUT_MS, partial(self._on_no_answer, leader, number))
+        timer = self.process.after(FETCH_TIMEOUT_MS, partial(self._on_no_answer, leader, number))
+        self._fetching[leader] = number, timer
 
     def _on_no_answer(self, leader: int, number: int) -> None:
-        if self._fetching.get(leader) == number:
+        # After a pause the timer may run after the answer.
+        if leader in self._fetching and self._fetching[leader][0] == number:
             del self._fetching[leader]
             self.fetch()
 
     def _on_all(self, leader: int, number: int, request: FetchAll, answer: FetchedAll) -> None:
-        if self._fetching.get(leader) == number:
+        last, timer = self._fetching.get(leader, (0, None))
+        if last == number and timer is not None:
+            timer.cancel()
             del self._fetching[leader]
         if self.replica is None:
             return
@@ -650,9 +658,15 @@ class Broker(Node):
 
     def _check(self, _replica: Replica) -> None:
         for it in self.copies.values():
-            if it.replica.log.failure is not None and self.files.watch.failure is None:
-                raise AssertionError(f"{self.name}: {it.name.directory} is offline: {it.replica.log.failure}")
-            it.check()
+            replica = it.replica
+            log = replica.log
+            if log.failure is not None and self.files.watch.failure is None:
+                raise AssertionError(f"{self.name}: {it.name.directory} is offline: {log.failure}")
+            # Without a change of these, the last check still holds: the stable offset depends on nothing else.
+            now = (replica.high_watermark, log.log_end_offset, replica.leader_epoch, replica.leading)
+            if now != it.checked or it.mirror.cut:
+                it.checked = now
+                it.check()
 
     def _tell(self, _replica: Replica) -> None:
         """The trace has the messages."""
@@ -674,6 +688,7 @@ class Shadow:
     def __init__(self, node: Broker, name: TopicPartition, coordinators: Any, coordinator: Any) -> None:
         self.name = name
         self._node = node
+        self._coordinator = coordinator
         self.live = coordinator.shard
         self._shard = coordinators.new_shard()
         self._replica = node.copies[name].replica
@@ -713,7 +728,7 @@ class Shadow:
         one, two = (vars(it.pending) for it in (self.live, self._shard))
         if one != two:
             return f"the pending offsets are {one}, a replay has {two}"
-        return differences(key, self.live, self._shard)
+        return differences(key, self.live, self._shard, self._coordinator.refused)
 
 
 def _creation() -> Any:

@@ -51,7 +51,7 @@ from minibroker.segments.checkpoint import TopicPartition
 from minibroker.simulation import cluster
 from minibroker.simulation.checker import Violation
 from minibroker.simulation.faults import Fault, Kind
-from minibroker.simulation.host import DEATH, DISK_FAILED, DISK_FULL, Host
+from minibroker.simulation.host import DEATH, DISK_FAILED, DISK_FULL, DISK_UNREADABLE, Host
 from minibroker.simulation.scheduler import Action
 from minibroker.transactions.keys import TransactionSettings
 from minibroker.transactions.logs import TransactionLogs
@@ -60,6 +60,8 @@ from minibroker.wire.apis import ApiKey
 
 ACKS_MIN = 500
 CALM_MS_MIN, CALM_MS_MAX = 6_000, 120_000
+CALM_PAUSES_S = (0.6, 0.8)
+"""The pauses between the transactions of a copier when all faults are over and enough is acknowledged."""
 OUTPUT = "out"
 PARKED_MS_MAX = 12_000
 MARKERS_MS_MAX = 33_000
@@ -90,6 +92,7 @@ class World(groups_world.World):
         cluster.ALL_STOPPED,
         DISK_FULL,
         DISK_FAILED,
+        DISK_UNREADABLE,
         cluster.RACK_LOST,
     )
     WIRE: ClassVar[Wire] = {
@@ -240,6 +243,14 @@ class World(groups_world.World):
         """Where a record is copied to."""
         return TopicPartition(OUTPUT, (partition + offset) % len(self.outputs))
 
+    def draw_delay(self, line: str, chance: Random) -> tuple[float, bool]:
+        """How late a request between nodes is, or its answer.
+
+        A marker may be under way for long, and so may a question about a transaction, or its answer.
+        """
+        delay_s = chance.choice(self.peer_delays_s)
+        return delay_s, line != "markers" and chance.random() >= 0.5
+
     def guess_leader(self, chance: Random, name: TopicPartition = OFFSETS) -> Any:
         """The node that a client takes for the leader of a partition, which is mostly right."""
         leader = self.authority.image_of(name).leader
@@ -284,7 +295,7 @@ class World(groups_world.World):
                 self.states.reach("marker waits for a leader")
 
     def _elect_where_needed(self) -> None:
-        live = [it for it in self.live() if not self.nodes[it].process.is_paused]
+        live = self.answering()
         for name in self.names:
             it = self.authority.image_of(name)
             if name in self._unled or it.leader in live:
@@ -372,14 +383,8 @@ class World(groups_world.World):
                 if waited_ms > limit_ms:
                     raise Broken(23, f"{node.name} has let {asked} wait for {waited_ms} ms")
 
-    def play(self) -> None:
-        try:
-            super().play()
-        finally:
-            # Tasks that have not begun would complain when they are forgotten.
-            processes: list[Any] = [it.process for it in self.brokers.values()]
-            for process in [*processes, *(it.process for it in (*self.crowd, *self.ended))]:
-                process.loop.drop_tasks()
+    def loop_processes(self) -> list[Any]:
+        return [*super().loop_processes(), *(it.process for it in (*self.crowd, *self.ended))]
 
     # The end ----------------------------------------------------------------------------------------------------------
 
@@ -397,6 +402,8 @@ class World(groups_world.World):
         limit_ms = healed_ms + CALM_MS_MAX
 
         def too_early() -> str:
+            if self.history.acks >= ACKS_MIN:
+                self.pauses_s = CALM_PAUSES_S
             is_enough = self.scheduler.now_ms >= healed_ms + CALM_MS_MIN and self.history.acks >= ACKS_MIN
             return "" if is_enough else f"only {self.history.acks} acks: {self.missing()}"
 

@@ -1,6 +1,7 @@
 """The broker's CPU time for a small request: the connection of chapter 03 beside the fast one, in the same node."""
 
 import sys
+from collections.abc import Callable
 
 from bench.bench_requests import EMPTY_TOPIC, IN_FLIGHT, TOPIC, check, fetch, framed, metadata, produce
 from bench.exchange import Exchange
@@ -12,7 +13,11 @@ from minibroker.clients.blocking import Client
 from minibroker.wire.schema import Request
 
 STREAMS, FAST = "minibroker.coordinators", "minibroker.transfer"
-REQUESTS = {"Produce, 100 B": produce, "Metadata, one topic": metadata, "Fetch, nothing new": fetch}
+REQUESTS: dict[str, Callable[[], Request]] = {
+    "Produce, 100 B": produce,
+    "Metadata, one topic": metadata,
+    "Fetch, nothing new": fetch,
+}
 
 
 def benchmark(context: Context) -> Benchmark:

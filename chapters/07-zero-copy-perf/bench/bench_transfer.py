@@ -6,11 +6,10 @@ sends them. Sizes below 32 KiB are always copied.
 
 from functools import partial
 
-from bench import network
 from bench.bench_fetch import batch_of, fetch, fill, framed
 from bench.exchange import Exchange
 
-from minibroker.bench import KIB, MIB, Benchmark, Case, Context, bytes_text, children, limits, scaled
+from minibroker.bench import KIB, MIB, Benchmark, Case, Context, bytes_text, children, limits, network, scaled
 
 WAYS = ("copy", "sendfile", "mmap")
 BLOCKS = (64 * KIB, MIB)

@@ -2,18 +2,22 @@
 
 import asyncio
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from cases import case
 from partitions_broker import MemoryBroker, batch, fetch_request, produce_request
 
+from minibroker.log.clock import monotonic_ms
+from minibroker.partitions.partition import ACKS_ALL, Appended
 from minibroker.partitions.registry import Session
 from minibroker.partitions.server import Limits, Server
 from minibroker.transfer.buffers import INBOX_BYTES
 from minibroker.transfer.connection import FastConnection, fast_connection
 from minibroker.transfer.sending import Transfer
+from minibroker.wire.codes import ErrorCode
 from minibroker.wire.headers import frame_request
 from minibroker.wire.schema import Request
 
@@ -198,6 +202,101 @@ def test_requests_behind_a_waiting_one_wait_too() -> None:
     run(test)
 
 
+class Followers:
+    """The followers of a partition, as far as its leader knows: they have all batches before `upto`."""
+
+    def __init__(self, made: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._made = made
+        self._upto = 0
+        self._partition = made.store.partition("orders", 0)
+        monkeypatch.setattr(self._partition.replica, "verdict", self._verdict)
+
+    def _verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
+        assert acks == ACKS_ALL
+        return ErrorCode.NONE if appended.next_offset <= self._upto else None
+
+    async def copy(self, upto: int) -> None:
+        """Copy all batches before this offset."""
+        self._upto = upto
+        self._made.waiting.wake(self._partition.name)
+        self._made.waiting.settle()
+        for _ in range(_BREAKS_MAX):
+            await asyncio.sleep(0)
+
+
+def safely_produced(number: int, size: int = 10) -> bytes:
+    return framed(produce_request("orders", batch(b"x" * size), acks=ACKS_ALL), number)
+
+
+def test_batches_are_appended_while_earlier_ones_are_copied_by_followers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, followers = Wire(made), Followers(made, monkeypatch)
+        # The third request is longer than the inbox, and the fourth would be answered at once.
+        sizes = {0: 10, 1: 20_000, 2: 2 * INBOX_BYTES}
+        await wire.give(
+            b"".join(safely_produced(*it) for it in sizes.items())
+            + framed(produce_request("orders", batch(b"now"), acks=1), 3)
+        )
+        assert made.store.partition("orders", 0).log_end_offset == 4
+        assert wire.socket.correlation_ids() == []
+        await followers.copy(1)
+        assert wire.socket.correlation_ids() == [0]
+        await followers.copy(4)
+        assert wire.socket.correlation_ids() == [0, 1, 2, 3]
+        # The last answers have become ready together, so they were sent together.
+        assert len(wire.socket.sends) == 2
+        assert wire.connection.is_idle
+
+    run(test)
+
+
+def test_only_some_answers_stand_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, followers = Wire(made), Followers(made, monkeypatch)
+        count = 100
+        for number in range(count):
+            await wire.give(safely_produced(number))
+        appended = made.store.partition("orders", 0).log_end_offset
+        assert 1 < appended < count
+        while appended < count:
+            await followers.copy(appended)
+            assert wire.socket.correlation_ids() == list(range(appended))
+            before, appended = appended, made.store.partition("orders", 0).log_end_offset
+            assert appended > before
+        await followers.copy(count)
+        assert wire.socket.correlation_ids() == list(range(count))
+        assert wire.socket.is_reading_now
+
+    run(test)
+
+
+def test_answers_in_line_are_forgotten_with_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, followers = Wire(made), Followers(made, monkeypatch)
+        await wire.give(b"".join(map(safely_produced, range(5))))
+        assert len(made.waiting) == 5
+        wire.connection.connection_lost(None)
+        assert len(made.waiting) == 0
+        await followers.copy(5)
+        assert wire.socket.sends == []
+
+    run(test)
+
+
+def test_a_server_that_stops_answers_all_that_stand_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, _followers = Wire(made), Followers(made, monkeypatch)
+        await wire.give(b"".join(map(safely_produced, range(5))))
+        wire.server.is_stopping = True
+        made.waiting.end()
+        for _ in range(_BREAKS_MAX):
+            await asyncio.sleep(0)
+        assert wire.socket.correlation_ids() == list(range(5))
+        assert wire.socket.is_closed
+
+    run(test)
+
+
 def test_requests_before_a_malformed_one_are_answered() -> None:
     async def test(made: MemoryBroker) -> None:
         wire = Wire(made)
@@ -215,7 +314,57 @@ def test_requests_that_came_before_the_end_of_the_stream_are_answered() -> None:
         await wire.give(produced(1) + produced(2))
         assert wire.connection.eof_received()
         wire.connection.resume_writing()
+        for _ in range(_BREAKS_MAX):
+            await asyncio.sleep(0)
         assert wire.socket.correlation_ids() == [1, 2]
         assert wire.socket.is_closed
+
+    run(test)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = monotonic_ms() + 10_000
+    while not condition():
+        assert monotonic_ms() < deadline, "the condition did not come true"
+        await asyncio.sleep(0.005)
+
+
+def test_a_client_over_its_quota_is_answered_and_then_not_served_for_that_time() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, began_ms = Wire(made), monotonic_ms()
+        wire.connection.session.pause_ms = 100
+        await wire.give(produced(1) + produced(2))
+        await wire.give(produced(3))
+        assert wire.socket.correlation_ids() == [1]
+        assert not wire.connection.is_idle
+        await until(lambda: wire.socket.correlation_ids() == [1, 2, 3])
+        assert monotonic_ms() - began_ms >= 100
+        assert wire.connection.is_idle
+
+    run(test)
+
+
+def test_a_client_that_goes_on_sending_while_it_must_wait_fills_its_own_socket() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, count = Wire(made), 0
+        wire.connection.session.pause_ms = 3_600_000
+        while wire.socket.is_reading_now:
+            await wire.give(produced(count))
+            count += 1
+        assert count * len(produced(0)) <= INBOX_BYTES
+        # A node that stops does not wait for the end of the pause.
+        wire.connection.close_if_idle()
+        assert wire.socket.is_closed
+        wire.connection.connection_lost(None)
+
+    run(test)
+
+
+def test_a_client_that_leaves_while_it_must_wait_is_forgotten() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire = Wire(made)
+        wire.connection.session.pause_ms = 3_600_000
+        await wire.give(produced(1))
+        assert not wire.connection.eof_received(), "the transport must close itself"
 
     run(test)

@@ -7,6 +7,7 @@ the command line, by the scripts in the chapters' folders `bench` and `labs`, an
 |--------------|------------------------------------------------------------------------------------|
 | `measure`    | cases run in turn, wall and CPU time of each repeat, the figures derived from them |
 | `limits`     | the speed of the machine itself on a file: bare write, checksum, flush             |
+| `network`    | the speed of the machine itself on a connection                                    |
 | `bars`       | the bounds that a benchmark promises to keep, and the verdict                      |
 | `benchmark`  | the declaration of a benchmark, and how its files are found                        |
 | `lab`        | the declaration of a lab, and how labs are found in the repository                 |
@@ -26,13 +27,14 @@ the command line, by the scripts in the chapters' folders `bench` and `labs`, an
 | `sending`    | a stock client that writes all the time                                            |
 | `outages`    | the lengths of outages, and their distribution                                     |
 | `failover`   | how long writes stop when a node fails                                             |
+| `driving`    | one run of produce, consume or latency for `minibroker bench`                      |
 
 A benchmark file only declares what is measured; `benchmark` has an example.
 """
 
 from minibroker.bench import children, limits
 from minibroker.bench.bars import Bar, Fact
-from minibroker.bench.benchmark import Benchmark
+from minibroker.bench.benchmark import Benchmark, Skipped
 from minibroker.bench.context import Context, is_quick, scaled
 from minibroker.bench.lab import Findings, Lab
 from minibroker.bench.measure import Case, Result, Results, Spread, measure
@@ -60,6 +62,7 @@ __all__ = [
     "Point",
     "Result",
     "Results",
+    "Skipped",
     "Spread",
     "Table",
     "bytes_text",

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from minibroker.bench.benchmark import Found, Outcome, find_benchmarks, run
+from minibroker.bench.benchmark import Found, Outcome, Skipped, find_benchmarks, run
 from minibroker.bench.context import is_quick, open_context
 from minibroker.bench.progress import ProgressLine
 from minibroker.bench.report import outcome_text, write_outcome
@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for found in chosen:
             try:
                 missed += [found.name] * run_and_report(found, options).is_missed
+            except Skipped as reason:
+                print(f"benchmark {found.name} is skipped: {reason}", flush=True)
             except Exception as error:
                 failures.append(failure_text(found, error))
     except KeyboardInterrupt:

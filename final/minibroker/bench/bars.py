@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from minibroker.bench.measure import METRICS, Results, Spread
-from minibroker.bench.units import tick_text
+from minibroker.bench.units import number_text, tick_text
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,14 @@ def judge(bar: Bar, results: Results) -> Verdict:
 
 @dataclass(frozen=True)
 class Fact:
-    """A figure that is determined once, after the timing: memory, files, bytes on disk. It may have a bound."""
+    """A figure that is determined once, after the timing: memory, files, bytes on disk. It may have a bound.
+
+    Percentiles that a client has reported in every round are facts, too: their median and quartiles over the rounds.
+    """
 
     name: str
     unit: str
-    find: Callable[[], float]
+    find: Callable[[], float | Spread]
     at_least: float | None = None
     at_most: float | None = None
 
@@ -108,7 +111,18 @@ class FoundFact:
     """A fact and its figure."""
 
     fact: Fact
-    value: float
+    found: float | Spread
+
+    @property
+    def value(self) -> float:
+        """The figure, or the median of the rounds."""
+        return self.found.median if isinstance(self.found, Spread) else self.found
+
+    @property
+    def quartiles_text(self) -> str:
+        """The quartiles of the rounds; empty if the figure was determined once."""
+        found = self.found
+        return f"{number_text(found.low)}–{number_text(found.high)}" if isinstance(found, Spread) else ""
 
     @property
     def is_met(self) -> bool:

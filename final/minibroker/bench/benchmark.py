@@ -30,12 +30,16 @@ from minibroker.bench.plot import LIMIT, BarChart, BarRow, Figure, Mark
 from minibroker.bench.scripts import import_script
 
 
+class Skipped(Exception):
+    """A benchmark cannot run on this machine; the message says what is missing."""
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """Cases to be measured together, the bars they must meet, and the figure."""
 
     title: str
-    cases: Sequence[Case]
+    cases: Sequence[Case] = ()  # empty if there are only facts; then `figure` draws
     bars: Sequence[Bar] = ()
     metric: str = ""  # the metric of the figure; if empty, MB/s, or operations/s if a case counts no bytes
     log: bool = False  # a logarithmic axis, for cases that differ by orders of magnitude
@@ -43,6 +47,7 @@ class Benchmark:
     note: str = ""  # a sentence under the table
     facts: Sequence[Fact] = ()  # figures that are not timed
     columns: Sequence[str] = ()  # metrics that its table shows in addition to the usual ones
+    repeats_max: int = 0  # for cases that take long: no more repeats than this; 0 is no limit
 
     def __post_init__(self) -> None:
         names = {case.name for case in self.cases}
@@ -97,7 +102,7 @@ def find_benchmarks(folder: Path) -> list[Found]:
 def run(found: Found, context: Context) -> Outcome:
     """Build a benchmark, measure it, judge it."""
     benchmark = found.build(context)
-    results = context.measure(benchmark.cases)
+    results = context.measure(benchmark.cases, repeats_max=benchmark.repeats_max)
     verdicts = [judge(bar, results) for bar in benchmark.bars]
     facts = [FoundFact(fact, fact.find()) for fact in benchmark.facts]
     return Outcome(found.name, benchmark, results, verdicts, is_quick(), facts)

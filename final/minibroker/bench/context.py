@@ -61,9 +61,10 @@ class Context:
         """Register a call for the end of the context, such as closing a file; the last one is called first."""
         self.cleanup.callback(callback, *arguments)
 
-    def measure(self, cases: Sequence[Case]) -> Results:
-        """Measure cases with the clock and the repeats of this run."""
-        return measure(cases, repeats=self.repeats, clock=self.clock, progress=self.progress)
+    def measure(self, cases: Sequence[Case], *, repeats_max: int = 0) -> Results:
+        """Measure cases with the clock and the repeats of this run, or with fewer repeats."""
+        repeats = min(self.repeats, repeats_max or self.repeats)
+        return measure(cases, repeats=repeats, clock=self.clock, progress=self.progress)
 
 
 def scratch_folder(chosen: Path | None) -> Path | None:

@@ -12,11 +12,12 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from minibroker.bench.background import Background
 from minibroker.bench.context import scaled
-from minibroker.bench.local import LocalCluster, LocalNode
+from minibroker.bench.launcher import Server
+from minibroker.bench.local import Administered
 from minibroker.bench.outages import Outages, longest_gap_ms
 from minibroker.bench.report import Table
 from minibroker.bench.sending import StockSender, is_installed
@@ -40,6 +41,9 @@ _PROBE_PAUSE_S = 0.005
 CLIENT_TIMEOUT_MS = 1000
 _names = itertools.count(1)
 
+Cluster = Administered[Any]
+"""Three nodes of ours, or of Apache Kafka."""
+
 
 def quick_settings() -> tuple[str, ...]:
     """Shorter timeouts for a quick run, in which a silent node is fenced sooner."""
@@ -53,15 +57,15 @@ class Fault(NamedTuple):
     """The calls that make a node fail and that repair it, and whether the node is the active controller."""
 
     name: str
-    begin: Callable[[LocalNode], object]
-    end: Callable[[LocalNode], object]
+    begin: Callable[[Server], object]
+    end: Callable[[Server], object]
     is_controller: bool
     target_ms: int = TARGET_MS
 
 
-KILLED = Fault("leader killed", LocalNode.kill, LocalNode.restart, is_controller=False)
-PAUSED = Fault("leader paused", LocalNode.pause, LocalNode.resume, is_controller=False)
-STOPPED = Fault("leader stopped", LocalNode.stop, LocalNode.restart, is_controller=False, target_ms=STOP_TARGET_MS)
+KILLED = Fault("leader killed", Server.kill, Server.restart, is_controller=False)
+PAUSED = Fault("leader paused", Server.pause, Server.resume, is_controller=False)
+STOPPED = Fault("leader stopped", Server.stop, Server.restart, is_controller=False, target_ms=STOP_TARGET_MS)
 LEADER_FAULTS = (KILLED, PAUSED, STOPPED)
 
 
@@ -79,7 +83,7 @@ FAULTS = (*LEADER_FAULTS, *map(of_the_controller, LEADER_FAULTS))
 class Prober(Background):
     """Writes one record after the other with short timeouts. Any node that answers names the leader."""
 
-    def __init__(self, cluster: LocalCluster, topic: str, partition: int) -> None:
+    def __init__(self, cluster: Cluster, topic: str, partition: int) -> None:
         super().__init__()
         self.acked_s: list[float] = []
         self._where = (topic, partition)
@@ -131,7 +135,7 @@ def await_ack(client: Client, topic: str, partition: int) -> None:
     until(lambda: is_acked(client, topic, partition), f"a record of {topic}-{partition} is acknowledged")
 
 
-def until_topic_created_ms(cluster: LocalCluster, left: list[int], begun_s: float) -> int:
+def until_topic_created_ms(cluster: Cluster, left: list[int], begun_s: float) -> int:
     """The time until one of the remaining nodes has created a topic, which needs a new controller."""
     while True:
         for number in left:
@@ -143,11 +147,11 @@ def until_topic_created_ms(cluster: LocalCluster, left: list[int], begun_s: floa
                 time.sleep(0.02)
 
 
-MakeSender = Callable[[LocalCluster, str], StockSender]
+MakeSender = Callable[[Cluster, str], StockSender]
 """Makes a stock client that writes to the given topic."""
 
 
-def stock_sender(cluster: LocalCluster, topic: str) -> StockSender:
+def stock_sender(cluster: Cluster, topic: str) -> StockSender:
     """Make a producer of librdkafka with short timeouts."""
     return StockSender(cluster.bootstrap, topic, partitions=len(REPLICAS), timeout_ms=CLIENT_TIMEOUT_MS)
 
@@ -180,7 +184,7 @@ class Round(NamedTuple):
 class Stage:
     """A cluster, a topic for the prober, and, if there is a stock client, a second topic that it writes to."""
 
-    def __init__(self, cluster: LocalCluster, make_sender: MakeSender | None) -> None:
+    def __init__(self, cluster: Cluster, make_sender: MakeSender | None) -> None:
         number = next(_names)
         self._cluster = cluster
         self._topics = [f"probe-{number}"] + ([f"failover-{number}"] if make_sender else [])
@@ -230,7 +234,7 @@ OnRound = Callable[[Fault, int, Round], None]
 
 
 def measure(
-    cluster: LocalCluster,
+    cluster: Cluster,
     faults: Sequence[Fault],
     rounds: int,
     *,

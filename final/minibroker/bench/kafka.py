@@ -35,9 +35,7 @@ class Peer(NamedTuple):
 def beside(context: Context, *settings: str, size: int = 1) -> Peer:
     """Start Kafka, unless this is a quick run or Kafka's jars are not available."""
     try:
-        if is_quick():
-            raise jars.Missing("a quick run starts no other broker")
-        classpath = jars.classpath(POM)
+        classpath = _classpath()
     except jars.Missing as missing:
         return Peer(None, f"{NAME} is skipped: {missing}.")
     environment = children.environment(context) | {"KAFKA_CLASSPATH": classpath}
@@ -46,6 +44,19 @@ def beside(context: Context, *settings: str, size: int = 1) -> Peer:
     told = ", ".join((*_settings_of(size), *settings))
     nodes = "one node" if size == 1 else f"{size} nodes"
     return Peer(cluster, f"{NAME} {version()}: {nodes}, java {' '.join(jvm_flags())}; {told}.")
+
+
+def is_at_hand() -> bool:
+    """Whether `beside` would start Kafka."""
+    with contextlib.suppress(jars.Missing):
+        return bool(_classpath())
+    return False
+
+
+def _classpath() -> str:
+    if is_quick():
+        raise jars.Missing("a quick run starts no other broker")
+    return jars.classpath(POM)
 
 
 def version() -> str:

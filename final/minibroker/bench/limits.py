@@ -2,7 +2,7 @@
 
 Each limit is a case like any other, made by a function, and runs in the same rounds as the code it is compared with.
 This module has the limits of writing a file. The limits of a disk are in chapter 01's lab, and those of a connection in
-chapter 03's benchmarks.
+`network`.
 
 The first access to memory or to a page of the page cache costs up to ten times the second, above all in a virtual
 machine. So files and buffers are made and filled once, when the case is made, and are only overwritten while the clock
@@ -124,6 +124,17 @@ def crc32c_function() -> Callable[[bytes | bytearray], int]:
     from crc32c import crc32c as checksum  # noqa: PLC0415
 
     return checksum
+
+
+def forget(path: Path) -> None:
+    """Write a file to the disk, and let the page cache drop it. Only Linux can do the latter."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        flush(descriptor)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 def empty(descriptor: int) -> None:

@@ -82,24 +82,32 @@ def bars_table(verdicts: Sequence[Verdict], facts: Sequence[FoundFact] = ()) -> 
         for verdict in verdicts
         for measured in [verdict.measured]
     ]
-    rows += [[found.promise, number_text(found.value), "", found.text] for found in facts]
+    rows += [[found.promise, number_text(found.value), found.quartiles_text, found.text] for found in facts]
     return Table(["bar", "measured", "quartiles", "verdict"], rows)
 
 
 def outcome_text(outcome: Outcome) -> str:
     """Return a benchmark as text: its table, its bars, and the method."""
-    repeats = len(next(iter(outcome.results.values())).samples)
     title = f"{outcome.name}: {outcome.benchmark.title}"
-    parts = [f"{title}\n{'─' * len(title)}", results_table(outcome.results, outcome.benchmark.columns).text()]
+    parts = [f"{title}\n{'─' * len(title)}"]
+    if outcome.results:
+        parts.append(results_table(outcome.results, outcome.benchmark.columns).text())
     if outcome.verdicts or outcome.facts:
         parts.append(bars_table(outcome.verdicts, outcome.facts).text())
     if outcome.benchmark.note:
         parts.append(outcome.benchmark.note)
-    method = f"Medians of {repeats} interleaved repeats, ± half the distance between quartiles. {machine_text()}"
+    method = f"{_repeats_text(outcome.results)}{machine_text()}"
     if any(result.case.limit for result in outcome.results.values()):
         method += "\nA ratio is the median of the rounds' ratios: it can differ from the ratio of the two medians."
     parts.append(method + (f"\n{QUICK_NOTE}; bars are not enforced" if outcome.quick else ""))
     return "\n\n".join(parts) + "\n"
+
+
+def _repeats_text(results: Results) -> str:
+    for result in results.values():
+        count = len(result.samples)
+        return f"Medians of {count} interleaved repeats, ± half the distance between quartiles. "
+    return ""
 
 
 def machine_text() -> str:
@@ -172,6 +180,7 @@ def _fact_document(found: FoundFact) -> dict[str, object]:
         "name": found.fact.name,
         "unit": found.fact.unit,
         "value": float(f"{found.value:.6g}"),
+        **({"measured": _spread_document(found.found)} if isinstance(found.found, Spread) else {}),
         "at_least": found.fact.at_least,
         "at_most": found.fact.at_most,
         "met": found.is_met,
@@ -183,6 +192,7 @@ def outcome_document(outcome: Outcome) -> dict[str, object]:
     return {
         "name": outcome.name,
         "title": outcome.benchmark.title,
+        "about": outcome.benchmark.note,
         "note": QUICK_NOTE if outcome.quick else "",
         "quick": outcome.quick,
         "environment": environment(),

@@ -27,6 +27,11 @@ def _servers(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     return value
 
 
+def optional_servers(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Check the addresses of a cluster, if they were given."""
+    return value and _servers(ctx, param, value)
+
+
 def listener(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     """Check an address to listen on: HOST:PORT, or :PORT for every address of this machine."""
     if value is not None and _SERVER.fullmatch(f"any{value}" if value.startswith(":") else value) is None:

@@ -1,6 +1,7 @@
 """`minibroker pipeline`: lists the data pipelines and runs one. The pipelines are in `minibroker.pipelines`."""
 
 import re
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,8 +23,10 @@ PIPELINES = {
         "stream",
         "topic orders → revenue per region and minute → topic revenue; invalid orders → topic orders-dead",
     ),
+    "sessions": ("stream", "topic orders → the orders of each customer in sessions → topic sessions"),
     "archive": ("stream", "topic orders → Parquet by date, small files compacted"),
     "replay": ("batch", "an archive → topic"),
+    "audit": ("batch", "a history of acknowledgements beside the log → lost, twice, out of order, elsewhere"),
 }
 """Name → how the pipeline runs, and what it does."""
 
@@ -71,6 +74,15 @@ def _duration(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     if not DURATION.fullmatch(value):
         raise click.BadParameter(f"{value!r} is not a duration such as '500 milliseconds', '10 seconds' or '2 hours'.")
     return value
+
+
+_UNITS_MS = {"second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
+
+
+def milliseconds(duration: str) -> int:
+    """Return the length of a duration such as `1 minute 30 seconds`."""
+    found = re.findall(r"(\d+) *([a-z]+?)s?\b", duration)
+    return sum(int(number) * _UNITS_MS.get(unit, unit == "millisecond") for number, unit in found)
 
 
 def spark_options(command: Command) -> Command:
@@ -235,17 +247,83 @@ def orders(bootstrap: str, master: str, confs: Sequence[str], **settings: Any) -
     show_default=True,
     help="Compact after this many batches.",
 )
+@click.option("--verify", is_flag=True, help="At the end, compare the archive with the topic; needs --once.")
 @stream_options("10 seconds")
 @spark_options
-def archive(bootstrap: str, master: str, confs: Sequence[str], directory: Path, **settings: Any) -> None:
+def archive(bootstrap: str, master: str, confs: Sequence[str], directory: Path, verify: bool, **settings: Any) -> None:
     """Archive a topic as Parquet files by date in DIRECTORY, until Ctrl-C."""
+    if verify and not settings["once"]:
+        raise click.UsageError("--verify compares the archive at the end of a run, so it needs --once.")
 
-    def body(spark: "SparkSession") -> None:
+    def body(spark: "SparkSession") -> Any:
         from minibroker.pipelines import archive as chosen  # noqa: PLC0415 (needs Spark)
 
-        chosen.run(spark, chosen.Archive(bootstrap, directory.absolute(), **settings))
+        given = chosen.Archive(bootstrap, directory.absolute(), **settings)
+        chosen.run(spark, given)
+        return chosen.verify(spark, given) if verify else None
 
-    with_session("archive", bootstrap, master, confs, body, read=[settings["topic"]])
+    found = with_session("archive", bootstrap, master, confs, body, read=[settings["topic"]])
+    if found is not None:
+        click.echo(found.text())
+        sys.exit(not found.is_well)
+
+
+@run.command()
+@topic_option
+@click.option("--results", default="sessions", show_default=True, help="The topic for the sessions.")
+@click.option(
+    "--gap", default="30 seconds", show_default=True, callback=_duration, help="The pause that ends a session."
+)
+@click.option(
+    "--watermark", default="30 seconds", show_default=True, callback=_duration, help="How late an order may arrive."
+)
+@click.option(
+    "--checkpoint",
+    default="checkpoints/sessions",
+    show_default=True,
+    metavar="DIR",
+    help="Directory for progress and state.",
+)
+@stream_options("1 second")
+@spark_options
+def sessions(bootstrap: str, master: str, confs: Sequence[str], gap: str, **settings: Any) -> None:
+    """Group the orders of each customer into sessions, until Ctrl-C."""
+
+    def body(spark: "SparkSession") -> None:
+        from minibroker.pipelines import sessions as chosen  # noqa: PLC0415 (needs Spark)
+
+        chosen.run(spark, chosen.Sessions(bootstrap, gap_ms=milliseconds(gap), **settings))
+
+    with_session("sessions", bootstrap, master, confs, body, read=[settings["topic"]])
+
+
+@run.command()
+@click.argument("history", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page, .html or .md."
+)
+@spark_options
+def audit(bootstrap: str, master: str, confs: Sequence[str], history: Path, report: Path | None) -> None:
+    """Compare HISTORY, the acknowledgements of producers, with the log. The exit code is 1 if one was not true."""
+    from minibroker.pipelines import histories  # noqa: PLC0415 (slow to import, and --help does not need it)
+
+    if report is not None and report.suffix not in (".html", ".md"):
+        raise click.BadParameter(f"{report} must end with .html or .md.", param_hint="'--report'")
+    topic = histories.first_topic(history)
+
+    def body(spark: "SparkSession") -> Any:
+        from minibroker.pipelines import audit as chosen  # noqa: PLC0415 (needs Spark)
+
+        return chosen.run(spark, chosen.Audit(bootstrap, history.absolute()))
+
+    found = with_session("audit", bootstrap, master, confs, body, read=[topic])
+    click.echo(table_text(*histories.rows_of(found)))
+    for line in histories.examples(found):
+        click.echo(line)
+    click.echo(f"longest time without an acknowledgement: {found.longest_pause_ms:,} ms")
+    if report is not None:
+        histories.write_report(found, report, history=history.name)
+    sys.exit(not found.total.is_well)
 
 
 @run.command()

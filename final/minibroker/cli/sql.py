@@ -29,7 +29,8 @@ def sql(query: str, format_: str, bootstrap: str) -> None:
     PartitionAssignment  group_id, topic, partition, consumer_id, offset
 
     The protocol of a group is its assignor. consumer_id is the member that has the partition, or null. offset is the
-    committed offset, or null. Write "offset" in double quotes where SQLite takes it for its keyword.
+    committed offset, or null. Write "offset" in double quotes where SQLite takes it for its keyword. Records are not
+    among the tables: docs/operations/sql.md queries them with Spark.
     """
     from minibroker.cli import querying  # noqa: PLC0415 (the client is slow to import, and --help does not need it)
 

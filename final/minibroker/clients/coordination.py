@@ -81,6 +81,13 @@ class Signature(NamedTuple):
 NO_MEMBER = Signature()
 
 
+class Position(NamedTuple):
+    """A committed offset, and the text that was committed with it."""
+
+    offset: int
+    metadata: str = ""
+
+
 class Coordinator:
     """The coordinator of one group or of one transactional id, and whether its node is known."""
 
@@ -169,6 +176,13 @@ class GroupCoordinator(Coordinator):
 
         If `is_stable`, wait until the transactions that will change them have ended.
         """
+        positions = yield from self.positions(partitions, is_stable=is_stable)
+        return {partition: it.offset for partition, it in positions.items()}
+
+    def positions(
+        self, partitions: Iterable[TopicPartition] | None = None, *, is_stable: bool = True
+    ) -> Dialogue[dict[TopicPartition, Position]]:
+        """Like `committed`, with the texts that were committed with the offsets."""
         topics = None
         if partitions is not None:
             topics = [
@@ -178,12 +192,13 @@ class GroupCoordinator(Coordinator):
         request = OffsetFetchRequest(group_id=self.group_id, topics=topics, require_stable=is_stable)
         response = yield from self.ask_until_answered(request, _fetch_codes, version_max=_FETCH_ONE)
         self._check(response.error_code, None)
-        found: dict[TopicPartition, int] = {}
+        found: dict[TopicPartition, Position] = {}
         for topic in response.topics:
             for it in topic.partitions:
                 self._check(it.error_code, None)
                 if it.committed_offset >= 0:
-                    found[TopicPartition(topic.name, it.partition_index)] = it.committed_offset
+                    place = TopicPartition(topic.name, it.partition_index)
+                    found[place] = Position(it.committed_offset, it.metadata or "")
         return found
 
     def commit(

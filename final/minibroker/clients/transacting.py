@@ -122,8 +122,9 @@ class Session:
         signature: Signature,
         *,
         timeout_ms: float,
+        metadata: str | None = None,
     ) -> Dialogue[None]:
-        """Make the offsets of a group part of the transaction."""
+        """Make the offsets of a group part of the transaction; `metadata` is a text to keep with each of them."""
         if not self.has_own_epochs:
             request = AddOffsetsToTxnRequest(
                 transactional_id=self.transactional_id,
@@ -136,7 +137,7 @@ class Session:
             )
             self._check(added.error_code)
         response = yield from group.ask_until_answered(
-            self._offsets_request(group.group_id, offsets, signature),
+            self._offsets_request(group.group_id, offsets, signature, metadata),
             lambda it: [code for _partition, code in _offset_codes(it)],
             version_max=self._version_max(_OFFSETS),
             timeout_ms=timeout_ms,
@@ -148,7 +149,7 @@ class Session:
             raise CommitRefused(code, group.group_id, sorted(refused))
 
     def _offsets_request(
-        self, group_id: str, offsets: Mapping[TopicPartition, int], signature: Signature
+        self, group_id: str, offsets: Mapping[TopicPartition, int], signature: Signature, metadata: str | None
     ) -> TxnOffsetCommitRequest:
         return TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
@@ -162,7 +163,9 @@ class Session:
                 TxnOffsetCommitRequestTopic(
                     name=topic,
                     partitions=[
-                        TxnOffsetCommitRequestPartition(partition_index=it.partition, committed_offset=offsets[it])
+                        TxnOffsetCommitRequestPartition(
+                            partition_index=it.partition, committed_offset=offsets[it], committed_metadata=metadata
+                        )
                         for it in them
                     ],
                 )

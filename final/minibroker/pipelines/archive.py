@@ -10,6 +10,8 @@ Each record is in the archive once, for two reasons. A repeated batch has the sa
 attempt are removed first. And only batches that the checkpoint records as done are compacted. A compaction is decided
 when its plan is written. If the run then dies, the next run carries out the plan.
 
+`verify` compares an archive with its topic, record by record.
+
 DIR is a folder that the driver and all executors see under one name. One run at a time writes to it, with a lock.
 """
 
@@ -24,12 +26,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as f
 
+from minibroker.clients import admin
+from minibroker.clients.blocking import Client
+from minibroker.clients.fetching import EARLIEST
 from minibroker.pipelines.errors import ArchiveInvalid
 from minibroker.pipelines.running import FORMAT, begin, follow, prepare_topics, read_options, stream, triggered
+from minibroker.segments.checkpoint import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -195,6 +201,62 @@ def finish_plans(directory: Path) -> int:
     for left in (directory / "_staging").glob(f"{COMPACTED}*"):
         shutil.rmtree(left)
     return len(plans)
+
+
+# Files beside the topic ---------------------------------------------------------------------------------------------
+
+
+class Comparison(NamedTuple):
+    """How an archive differs from its topic, in records. Deleted records of the topic do not count."""
+
+    equal: int
+    missing: int
+    twice: int
+    different: int
+    extra: int
+    not_archived_yet: int
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the archive has each record of the topic once, up to its own end."""
+        return not (self.missing or self.twice or self.different or self.extra)
+
+    def text(self) -> str:
+        """All counts in one line."""
+        wrong = f"{self.missing} missing, {self.twice} twice, {self.different} different, {self.extra} not in the topic"
+        return f"{self.equal} records are equal, {wrong}; {self.not_archived_yet} are not archived yet"
+
+
+def verify(spark: "SparkSession", settings: Archive) -> Comparison:
+    """Compare every record of the archive with the topic: key, value, headers and time."""
+    place = ["partition", "offset"]
+    contents = f.xxhash64("key", "value", "headers", "timestamp")
+    archived = read(spark, settings.directory).where(f.col("topic") == settings.topic)
+    copies = archived.groupBy(*place).agg(f.count("*").alias("copies"), f.max(contents).alias("was"))
+    ends = archived.groupBy("partition").agg(f.max("offset").alias("last"))
+    starts = spark.createDataFrame(_log_starts(settings), "partition INT, first BIGINT")
+    options = {"kafka.bootstrap.servers": settings.bootstrap, "subscribe": settings.topic, "includeHeaders": "true"}
+    log = spark.read.format(FORMAT).options(**options).load().select(*place, contents.alias("now"))
+    both = log.join(copies, place, "full_outer").join(ends, "partition", "left").join(starts, "partition", "left")
+    is_later = f.coalesce(f.col("offset") > f.col("last"), f.lit(True))
+    kinds = {
+        "equal": f.expr("copies = 1 AND was = now"),
+        "missing": f.col("copies").isNull() & ~is_later,
+        "twice": f.expr("copies > 1"),
+        "different": f.expr("copies = 1 AND was != now"),
+        "extra": f.expr("now IS NULL AND offset >= first"),
+        "not_archived_yet": f.col("copies").isNull() & is_later,
+    }
+    row = both.agg(*(f.count_if(it).alias(name) for name, it in kinds.items())).first()
+    assert row is not None, "an aggregate without groups has one row"
+    return Comparison(*row)
+
+
+def _log_starts(settings: Archive) -> list[tuple[int, int]]:
+    with Client(settings.bootstrap, client_id="minibroker-pipeline") as client:
+        partitions = [TopicPartition(settings.topic, it) for it in range(client.partition_count(settings.topic))]
+        found = admin.list_offsets(client, dict.fromkeys(partitions, EARLIEST))
+    return [(it.partition, found[it].offset) for it in partitions]
 
 
 # Files to a topic ---------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ Two queries read the same topic, each with a checkpoint of its own below the giv
            ──▶ dead letters   the unchanged record, with the problem and its offset in the headers
 
 The result of a window is written each time it changes, under the key `region|start of the window`. The last result of a
-key counts, so a topic with cleanup.policy=compact keeps the current results. Delivery is at least once, so the same
-result may be written twice. The sums are exact, because Spark keeps them in the checkpoint together with the offsets.
+key counts, so a topic with cleanup.policy=compact keeps the current results. The sums are exact, because Spark keeps
+them in the checkpoint together with the offsets. Each result and each dead letter is written exactly once.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from minibroker.pipelines.running import FORMAT, begin, follow, prepare_topics, read_options, stream, triggered
+from minibroker.pipelines.running import (
+    FORMAT,
+    begin,
+    follow,
+    prepare_topics,
+    read_options,
+    stream,
+    triggered,
+    write_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -97,15 +106,15 @@ def start(spark: "SparkSession", settings: Orders) -> dict[str, "StreamingQuery"
 def _start_results(rows: "DataFrame", settings: Orders) -> "StreamingQuery":
     # A sink in Python has no update mode, so the changed results of each micro-batch are written as a batch.
     def write(changed: "DataFrame", _batch_id: int) -> None:
-        writer = changed.write.format(FORMAT).mode("append").option("kafka.bootstrap.servers", settings.bootstrap)
-        writer.option("topic", settings.results).save()
+        options = write_options(settings.bootstrap, settings.results)
+        changed.write.format(FORMAT).mode("append").options(**options).save()
 
     return _start(rows.writeStream.outputMode("update").foreachBatch(write), settings, name="revenue")
 
 
 def _start_dead_letters(rows: "DataFrame", settings: Orders) -> "StreamingQuery":
-    writer = rows.writeStream.format(FORMAT).option("kafka.bootstrap.servers", settings.bootstrap)
-    return _start(writer.option("topic", settings.dead_letters), settings, name="dead-letters")
+    writer = rows.writeStream.format(FORMAT).options(**write_options(settings.bootstrap, settings.dead_letters))
+    return _start(writer, settings, name="dead-letters")
 
 
 def _start(writer: "DataStreamWriter", settings: Orders, *, name: str) -> "StreamingQuery":

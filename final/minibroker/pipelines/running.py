@@ -178,6 +178,11 @@ def read_options(max_per_trigger: int | None, *, skips_lost: bool) -> dict[str, 
     return {"startingOffsets": "earliest", "includeHeaders": "true", **limit, **loss}
 
 
+def write_options(bootstrap: str, topic: str) -> dict[str, str]:
+    """Return the options of a sink that writes to a topic exactly once."""
+    return {"kafka.bootstrap.servers": bootstrap, "topic": topic, "delivery": "exactly-once"}
+
+
 def triggered(writer: "DataStreamWriter", *, once: bool, interval: str) -> "DataStreamWriter":
     """Set the trigger: with `once` read up to the topic's current end, otherwise run a batch each interval for ever."""
     return writer.trigger(availableNow=True) if once else writer.trigger(processingTime=interval)

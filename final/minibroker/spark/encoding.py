@@ -41,7 +41,7 @@ BATCH_BYTES_MAX = 16 * 1024
 
 _CHUNK_BYTES_MAX = 4 * 1024 * 1024  # records encoded together: enough for numpy, small enough for the cache
 _ARROW_BYTES_MAX = 2**31 - 1  # Arrow's binary arrays count bytes in 32 bits
-_SEQUENCES = 2**31  # after this many, sequences begin again with 0
+SEQUENCES = 2**31  # after this many, sequences begin again with 0
 
 # A slot has the last byte of the row before, then length, attributes, timestamp, offset, lengths of key and value.
 _SLOT_BYTES = 1 + 5 + 1 + 10 + 5 + 5 + 5
@@ -61,7 +61,7 @@ class Producer(NamedTuple):
 
     def sequence(self, row: int) -> int:
         """The sequence of a row."""
-        return NO_SEQUENCE if self.base_sequence == NO_SEQUENCE else (self.base_sequence + row) % _SEQUENCES
+        return NO_SEQUENCE if self.base_sequence == NO_SEQUENCE else (self.base_sequence + row) % SEQUENCES
 
 
 NOT_IDEMPOTENT = Producer()
@@ -88,7 +88,7 @@ def encode(
     rows = _Rows(
         key=None if keys is None or keys.null_count == len(keys) == count else _payload("key", keys, count),
         value=_payload("value", values, count),
-        tail=_tails(headers, count),
+        tail=tails(headers, count),
         timestamp=_milliseconds(timestamps, count, timestamp_ms),
     )
     cuts, sizes = _cuts(rows, batch_bytes_max)
@@ -99,7 +99,7 @@ def encode(
 # Columns ------------------------------------------------------------------------------------------------------------
 
 
-class _Payload(NamedTuple):
+class Payload(NamedTuple):
     """A column of bytes: the start and the size of each row's bytes, and `raw`, the size in zigzag; 1 means null."""
 
     data: memoryview
@@ -109,13 +109,13 @@ class _Payload(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    key: _Payload | None
-    value: _Payload
-    tail: _Payload | None
+    key: Payload | None
+    value: Payload
+    tail: Payload | None
     timestamp: Ints
 
 
-def _payload(name: str, column: pa.Array, count: int) -> _Payload:
+def _payload(name: str, column: pa.Array, count: int) -> Payload:
     if len(column) != count:
         raise InvalidRecord(f"column {name} has {len(column)} rows, column value {count}")
     column = _as_binary(name, column)
@@ -127,7 +127,7 @@ def _payload(name: str, column: pa.Array, count: int) -> _Payload:
         null = column.is_null().to_numpy(zero_copy_only=False)
         size[null] = 0
         raw[null] = _RAW_NULL
-    return _Payload(memoryview(data or b"").cast("B"), offsets[:-1], size, raw)
+    return Payload(memoryview(data or b"").cast("B"), offsets[:-1], size, raw)
 
 
 def _as_binary(name: str, column: pa.Array) -> pa.Array:
@@ -158,7 +158,7 @@ def _milliseconds(column: pa.Array | None, count: int, timestamp_ms: int) -> Int
     return milliseconds
 
 
-def _tails(column: pa.Array | None, count: int) -> _Payload | None:
+def tails(column: pa.Array | None, count: int) -> Payload | None:
     """Encode the headers of each row; None if no row has any."""
     if column is None or column.null_count == count:
         return None
@@ -172,7 +172,7 @@ def _tails(column: pa.Array | None, count: int) -> _Payload | None:
     start, size = np.zeros(count, np.int64), np.ones(count, np.int64)
     size[rows] = [len(one) for one in encoded]
     start[rows] = len(_NO_HEADERS) + np.cumsum(size[rows]) - size[rows]
-    return _Payload(memoryview(b"".join([_NO_HEADERS, *encoded])), start, size, size)
+    return Payload(memoryview(b"".join([_NO_HEADERS, *encoded])), start, size, size)
 
 
 def _demand_headers(column: pa.Array, count: int) -> None:
@@ -299,11 +299,11 @@ def _records(rows: _Rows, chosen: slice, offset_delta: Ints, timestamp_delta: In
     return records, bounds if tail is not None else bounds + len(_NO_HEADERS)
 
 
-def _part(payload: _Payload, chosen: slice) -> _Payload:
+def _part(payload: Payload, chosen: slice) -> Payload:
     """Return the chosen rows, with only their part of the data."""
     start, size = payload.start[chosen], payload.size[chosen]
     low, high = int(start.min()), int((start + size).max())
-    return _Payload(payload.data[low:high], start - low, size, payload.raw[chosen])
+    return Payload(payload.data[low:high], start - low, size, payload.raw[chosen])
 
 
 class _Slots(NamedTuple):

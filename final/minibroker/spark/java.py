@@ -44,7 +44,6 @@ exec {java} "$@"
 DEFAULTS = {
     # Checkpoints on a local disk get no checksum files, which saves 50 ms per trigger.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-    "spark.sql.python.filterPushdown.enabled": "true",
 }
 
 

@@ -3,7 +3,8 @@
 Offsets have the JSON format of Spark's Kafka connector, `{"orders":{"0":23,"1":42}}`. The document of a batch's end may
 also have the key STARTS, which no topic can have as its name. It holds the starts of partitions that are not in the
 document of the batch's start. Spark logs the end of a batch before it runs the batch, so these starts are pinned: a
-batch that is repeated after a crash begins at the same offsets.
+batch that is repeated after a crash begins at the same offsets. The key IDS holds the topics' ids, because the offsets
+of a topic mean nothing in another one that was created later under the same name.
 """
 
 import itertools
@@ -14,8 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from minibroker.client.errors import BrokerError, BrokerUnavailable, ConnectionLost, RequestTimedOut
-from minibroker.clients import admin
+from minibroker.clients import admin, group_admin
 from minibroker.clients.blocking import Client
+from minibroker.clients.errors import BrokerErrors
 from minibroker.clients.fetching import EARLIEST, LATEST
 from minibroker.log.clock import precise_ms
 from minibroker.segments.checkpoint import TopicPartition
@@ -24,12 +26,13 @@ from minibroker.spark.errors import DataLoss, InvalidOption, UnknownTopic
 from minibroker.spark.options import Place, ReadOptions, Subscription, SubscriptionKind
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.metadata import MetadataResponse
+from minibroker.wire.uuids import NO_UUID, uuid_text
 
 T = TypeVar("T")
 Offsets: TypeAlias = dict[TopicPartition, int]
 Document: TypeAlias = dict[str, Any]
 
-STARTS = "$start"
+STARTS, IDS = "$start", "$ids"
 _SURVEYS_MAX = 3
 _NAMES_MAX = 5  # a message lists at most this many partitions
 
@@ -53,22 +56,28 @@ class Range(NamedTuple):
 # JSON ----------------------------------------------------------------------------------------------------------------
 
 
-def to_document(offsets: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int] | None = None) -> Document:
+def to_document(
+    offsets: Mapping[TopicPartition, int],
+    starts: Mapping[TopicPartition, int] | None = None,
+    ids: Mapping[str, str] | None = None,
+) -> Document:
     """Return offsets for Spark's log, sorted, because Spark compares them as text."""
     document: Document = {}
     for (topic, partition), offset in sorted(offsets.items()):
         document.setdefault(topic, {})[str(partition)] = offset
     if starts:
         document[STARTS] = to_document(starts)
+    if ids:
+        document[IDS] = {topic: ids[topic] for topic in sorted({it.topic for it in offsets}) if topic in ids}
     return document
 
 
 def from_document(document: Document) -> Offsets:
-    """Return the offsets of a document, without the pinned starts."""
+    """Return the offsets of a document, without the pinned starts and the ids."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in document.items()
-        if topic != STARTS
+        if topic not in (STARTS, IDS)
         for partition, offset in partitions.items()
     }
 
@@ -139,10 +148,15 @@ def _cut(whole: Range, count: int) -> list[Range]:
 
 
 class Found(NamedTuple):
-    """The partitions of a subscription that exist, and the names in it that do not."""
+    """The partitions of a subscription that exist, the names in it that do not, and the ids of the topics."""
 
     partitions: list[TopicPartition]
     missing: list[str]
+    ids: dict[str, str]
+
+    def remade(self, ids: Mapping[str, str]) -> list[str]:
+        """Return the topics that had other ids: they were deleted and created again."""
+        return [topic for topic, had in sorted(ids.items()) if self.ids.get(topic, had) != had]
 
 
 class Cluster:
@@ -155,6 +169,7 @@ class Cluster:
         self._warned: set[str] = set()
         self._found: Found | None = None
         self._found_ms = 0.0
+        self._committed: Offsets = {}
         self.given_up: set[str] = set()
 
     def close(self) -> None:
@@ -214,15 +229,29 @@ class Cluster:
 
     # Offsets ---------------------------------------------------------------------------------------------------------
 
-    def survey(self, begun: Offsets | None = None) -> tuple[Found, Offsets]:
+    def commit(self, offsets: Offsets) -> None:
+        """Commit a stream's progress to the group of the query, for tools that show its lag."""
+        group_id = self._options.commit_group
+        if group_id is None or offsets == self._committed:
+            return
+        try:
+            self._ask(lambda client: group_admin.commit_offsets(client, group_id, offsets))
+        except (BrokerErrors, BrokerError) as error:
+            raise InvalidOption(
+                f"kafka.group.id: the offsets were not committed ({error}); give the query a group that no consumer"
+                " uses, or remove commitOffsets"
+            ) from error
+        self._committed = offsets
+
+    def survey(self, begun: Offsets | None = None, ids: Mapping[str, str] | None = None) -> tuple[Found, Offsets]:
         """Return the partitions and their ends.
 
-        If the positions `begun` of a stream suggest that records are gone, ask again: a node that has just started, or
-        has just become the leader, may not know all partitions and offsets yet.
+        If the positions `begun` of a stream, or the ids of its topics, suggest that records are gone, ask again: a node
+        that has just started, or has just become the leader, may not know all topics, partitions and offsets yet.
         """
         for _ in range(self._options.looks_max - 1):
             found, latest = self._survey()
-            if not begun or not self._is_doubtful(begun, found, latest):
+            if not begun or not (self._is_doubtful(begun, found, latest) or found.remade(ids or {})):
                 return found, latest
             self._found = None
             time.sleep(self._options.look_interval_ms / 1000)
@@ -321,6 +350,7 @@ def _topics_of(subscription: Subscription) -> list[str] | None:
 
 def _found(subscription: Subscription, response: MetadataResponse) -> Found:
     there: set[TopicPartition] = set()
+    ids: dict[str, str] = {}
     for topic in response.topics:
         if topic.error_code in _ABSENT or not topic.name:
             continue
@@ -328,12 +358,13 @@ def _found(subscription: Subscription, response: MetadataResponse) -> Found:
             raise BrokerError(topic.error_code, about=f"topic {topic.name}")
         if subscription.kind is not SubscriptionKind.PATTERN or _matches(subscription.pattern, topic):
             there |= {TopicPartition(topic.name, it.partition_index) for it in topic.partitions}
+            if topic.topic_id != NO_UUID:
+                ids[topic.name] = uuid_text(topic.topic_id)
     if subscription.kind is SubscriptionKind.ASSIGNED:
-        return Found(
-            sorted(there & subscription.partitions), [str(it) for it in sorted(subscription.partitions - there)]
-        )
+        missing = [str(it) for it in sorted(subscription.partitions - there)]
+        return Found(sorted(there & subscription.partitions), missing, ids)
     topics = {it.topic for it in there}
-    return Found(sorted(there), [it for it in subscription.topics if it not in topics])
+    return Found(sorted(there), [it for it in subscription.topics if it not in topics], ids)
 
 
 _ABSENT = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -365,8 +396,16 @@ class Progress(NamedTuple):
     pinned: Offsets
 
 
-def progress(cluster: Cluster, begun: Offsets, found: Found, latest: Offsets) -> Progress:
+def progress(
+    cluster: Cluster, begun: Offsets, found: Found, latest: Offsets, ids: Mapping[str, str] | None = None
+) -> Progress:
     """Compare a stream's positions with the cluster, to find new partitions, deleted ones and truncated logs."""
+    for topic in found.remade(ids or {}):
+        cluster.lose(
+            f"topic {topic} was deleted and created again under its name, and the checkpoint has the offsets of the old"
+            " one; to read the new one, give the query a new checkpoint"
+        )
+        begun = {it: offset for it, offset in begun.items() if it.topic != topic}
     # The stream has a position in these partitions, but they are no longer found.
     gone = sorted(set(begun) - set(found.partitions))
     unnamed = [it for it in gone if not cluster.is_named(it)]
@@ -383,7 +422,7 @@ def progress(cluster: Cluster, begun: Offsets, found: Found, latest: Offsets) ->
     if missing:
         cluster.lose(f"{', '.join(missing)}: it is not in the cluster")
     cluster.given_up = set(found.missing)
-    # These logs end before the stream's position. Most likely the topic was deleted and created again.
+    # These logs end before the stream's position. A checkpoint without ids cannot tell why.
     cut = [it for it in latest if it in begun and latest[it] < begun[it]]
     for partition in cut:
         cluster.lose(

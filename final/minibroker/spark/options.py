@@ -22,6 +22,8 @@ from minibroker.spark.errors import InvalidOption
 
 BATCH, STREAM, WRITE = "batch", "stream", "write"
 READ = (BATCH, STREAM)
+EXACTLY_ONCE = "exactly-once"
+SINK = "spark-minibroker-sink"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,13 @@ OPTIONS = (
         "spark-minibroker-source",
         "The client id of the query; no group is joined.",
     ),
+    Option(
+        "commitOffsets",
+        (STREAM,),
+        "false",
+        "Commit the offsets of finished batches to the group `kafka.group.id`, so that tools see the lag of the query."
+        " The query itself goes on from its checkpoint.",
+    ),
     Option("kafkaConsumer.pollTimeoutMs", READ, "120000", "How long a task waits for records within its offsets."),
     Option(
         "fetchOffset.numRetries",
@@ -132,7 +141,18 @@ OPTIONS = (
     ),
     Option("topic", (WRITE,), "", "The topic for every row; it overrides the column topic."),
     Option(
-        "delivery", (WRITE,), "at-least-once", "at-least-once; exactly-once is refused until there are transactions."
+        "delivery",
+        (WRITE,),
+        "at-least-once",
+        "at-least-once or exactly-once. Exactly-once needs a streaming query: `writeStream`, or a write within"
+        " foreachBatch.",
+    ),
+    Option(
+        "transactionalIdPrefix",
+        (WRITE,),
+        "spark-minibroker-sink",
+        "With exactly-once, what transactional ids and the groups with the progress begin with. Each of several writes"
+        " within one foreachBatch needs its own.",
     ),
     Option("checkpointLocation", (WRITE,), "", "An option of Spark itself. The sink ignores it."),
     Option("queryName", (WRITE,), "", "An option of Spark itself. The sink ignores it."),
@@ -145,7 +165,7 @@ USED_SETTINGS = {
     "bootstrap.servers": "",
     "group.id": "",
     "client.id": "the group id",
-    "isolation.level": "read_uncommitted",
+    "isolation.level": "read_committed",
     "max.partition.fetch.bytes": "1048576",
     "fetch.max.wait.ms": "500",
     "check.crcs": "true",
@@ -217,17 +237,17 @@ REFUSED_SETTINGS = {
     "value.deserializer": "values are read as bytes: cast the column",
     "key.serializer": "keys are written from strings or bytes: cast the column",
     "value.serializer": "values are written from strings or bytes: cast the column",
-    "enable.auto.commit": "Spark keeps the offsets in the checkpoint, and commits none",
+    "enable.auto.commit": "Spark keeps the offsets in the checkpoint; commitOffsets=true also commits them to a group",
     "interceptor.classes": "the connector uses no Java client",
     "partitioner.class": "the connector runs no Java class: add a column partition",
-    "transactional.id": "transactions are not supported yet",
-    "transaction.two.phase.commit.enable": "transactions are not supported yet",
+    "transactional.id": "delivery=exactly-once makes one for each task, which begins with transactionalIdPrefix",
+    "transaction.two.phase.commit.enable": "a task commits its transaction itself",
 }
 REFUSED_VALUES = {
     (
         "enable.idempotence",
         "true",
-    ): "this writer is not idempotent, and may write a record twice if an acknowledgement is lost: remove the option",
+    ): "at least once may write a record twice if an acknowledgement is lost: remove it, or set delivery=exactly-once",
     (
         "partitioner.ignore.keys",
         "true",
@@ -280,7 +300,7 @@ class ClientSettings:
     fetch_bytes_max: int = 1024 * 1024
     fetch_wait_ms_max: int = 500
     check_crcs: bool = True
-    isolation_level: int = READ_UNCOMMITTED
+    isolation_level: int = READ_COMMITTED
 
     @property
     def retry(self) -> RetryPolicy:
@@ -308,6 +328,7 @@ class ReadOptions:
     looks_max: int = 3
     look_interval_ms: int = 1000
     partitions_age_ms_max: int = 0
+    commit_group: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], mode: str) -> "ReadOptions":
@@ -332,6 +353,7 @@ class ReadOptions:
             looks_max=given.count("fetchOffset.numRetries") or 3,
             look_interval_ms=_whole_of(given, "fetchOffset.retryIntervalMs", 1000, least=0),
             partitions_age_ms_max=_partitions_age(given),
+            commit_group=_commit_group(given),
         )
 
 
@@ -342,7 +364,8 @@ class WriteOptions:
     client: ClientSettings
     topic: str | None = None
     includes_headers: bool = False
-    delivery: str = "at-least-once"
+    is_exactly_once: bool = False
+    transactional_id_prefix: str = SINK
     kafka: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -352,14 +375,15 @@ class WriteOptions:
         topic = given.text("topic")
         if topic is not None and not topic.strip():
             raise InvalidOption("topic: it is empty; name a topic, or leave it out and add a column topic")
-        if given.choice("delivery", ("at-least-once", "exactly-once")) == "exactly-once":
-            raise InvalidOption(
-                "delivery: exactly-once needs transactions, which are not supported yet; use at-least-once"
-            )
+        is_exactly_once = given.choice("delivery", ("at-least-once", EXACTLY_ONCE)) == EXACTLY_ONCE
+        if is_exactly_once and (given.setting("acks") or "all").strip() not in ("all", "-1"):
+            raise InvalidOption("kafka.acks: delivery=exactly-once needs all; remove it")
         return cls(
-            client=_client(given, "spark-minibroker-sink"),
+            client=_client(given, SINK),
             topic=topic and topic.strip(),
             includes_headers=given.flag("includeHeaders", default=False),
+            is_exactly_once=is_exactly_once,
+            transactional_id_prefix=given.text("transactionalIdPrefix") or SINK,
             kafka=given.kafka,
         )
 
@@ -374,11 +398,12 @@ class _Given:
         self.mode = mode
         self.kafka: dict[str, str] = {}
         self._values: dict[str, str] = {}
+        is_exactly_once = any(it.lower() == "delivery" and options[it] == EXACTLY_ONCE for it in options)
         for name, value in options.items():
             lower = name.lower()
             if lower.startswith(_KAFKA):
                 setting = lower.removeprefix(_KAFKA)
-                _check_setting(setting, value, mode)
+                _check_setting(setting, value, mode, is_exactly_once=is_exactly_once)
                 self.kafka[setting] = value
             else:
                 self._values[_known(name, mode).name] = value
@@ -437,10 +462,11 @@ def _known(name: str, mode: str) -> Option:
 _MODE_NAMES = {BATCH: "read", STREAM: "read", WRITE: "write"}
 
 
-def _check_setting(setting: str, value: str, mode: str) -> None:
+def _check_setting(setting: str, value: str, mode: str, *, is_exactly_once: bool) -> None:
     if setting in REFUSED_SETTINGS:
         raise InvalidOption(f"{_KAFKA}{setting}: it cannot be set; {REFUSED_SETTINGS[setting]}")
-    if why := REFUSED_VALUES.get((setting, value.strip().lower())):
+    is_kept = is_exactly_once and setting == "enable.idempotence"
+    if not is_kept and (why := REFUSED_VALUES.get((setting, value.strip().lower()))):
         raise InvalidOption(f"{_KAFKA}{setting}: it cannot be {value.strip()}; {why}")
     if setting.startswith(_SECURITY):
         raise InvalidOption(f"{_KAFKA}{setting}: TLS and SASL are not supported yet; connect to a PLAINTEXT listener")
@@ -495,7 +521,7 @@ def _client(given: _Given, group_prefix: str) -> ClientSettings:
             f"kafka.security.protocol: {protocol} is not supported yet; connect to a PLAINTEXT listener"
         )
     levels = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
-    level = _one_of("kafka.isolation.level", given.setting("isolation.level") or "read_uncommitted", tuple(levels))
+    level = _one_of("kafka.isolation.level", given.setting("isolation.level") or "read_committed", tuple(levels))
     request_timeout_ms = given.whole("request.timeout.ms", 30_000)
     return ClientSettings(
         bootstrap_servers=servers,
@@ -651,6 +677,15 @@ def _partitions_age(given: _Given) -> int:
             f"{name}: 0 is neither a number of milliseconds nor -1, which looks for new partitions at every trigger"
         )
     return max(0, age_ms)
+
+
+def _commit_group(given: _Given) -> str | None:
+    if not given.flag("commitOffsets", default=False):
+        return None
+    group_id = given.setting("group.id")
+    if not group_id:
+        raise InvalidOption("commitOffsets: the group to commit to is missing; set kafka.group.id")
+    return group_id
 
 
 def _offsets_min(given: _Given) -> int | None:

@@ -27,6 +27,7 @@ from minibroker.spark.errors import DataLoss, ReadTimedOut
 from minibroker.spark.options import ClientSettings, ReadOptions
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.uuids import uuid_text
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -36,12 +37,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Split(InputPartition):
-    """The offsets of one partition that a task reads; `until` is exclusive."""
+    """The offsets of one partition that a task reads; `until` is exclusive. The topic has this id, if one is given."""
 
     topic: str
     partition: int
     start: int
     until: int
+    topic_id: str = ""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}, offsets {self.start} to {self.until - 1}"
@@ -129,9 +131,13 @@ class _Pipe:
     def _send(self) -> None:
         core = self._client.core
         self._client.run(core.leader(*self._name))
+        found_id = uuid_text(core.routes.topics[self._split.topic].topic_id)
+        if self._split.topic_id not in ("", found_id):
+            self._lose(f"topic {self._split.topic} was deleted and created again under its name", self._split.until)
+            return
         plan = self._fetcher.plan(precise_ms(), core.routes)
         for node_id in plan.fetches:
-            link = self._client.link(node_id)
+            link = self._link(node_id)
             order = self._fetcher.order(node_id, [self._name], core.routes, version=link.version_of(ApiKey.FETCH))
             try:
                 number = link.send(order.request, deadline_ms=self._deadline_ms(), version_max=order.version_max)
@@ -139,6 +145,14 @@ class _Pipe:
                 self._lose_link(link, order)
                 raise
             self._in_flight = link, order, number
+
+    def _link(self, node_id: int) -> Link:
+        try:
+            return self._client.link(node_id)
+        except ClientError:
+            # The leader may be dead, and another node may lead by now: ask for the metadata before the next attempt.
+            self._client.core.routes.on_disconnect(node_id)
+            raise
 
     def _send_ahead(self) -> None:
         """Send the next fetch. An error is only logged, because the last fetch has succeeded; `take` sends it again."""

@@ -1,13 +1,16 @@
 """The driver's half of the sink: checks the columns as Spark's Kafka sink does, and gives each task to `writing`.
 
-Both writers deliver at least once. A repeated task writes its rows again. If the driver dies before the checkpoint has
-committed a stream's batch, the batch is written again. Records cannot be removed from a log, so `abort` does nothing.
+At least once: a repeated task writes its rows again, and so does a batch that Spark repeats because the driver died
+before the checkpoint had committed it. Records cannot be removed from a log, so `abort` does nothing.
+
+Exactly once: each task writes in a transaction, which also holds the number of its batch; see `exactly_once`.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -15,9 +18,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType
 
-from minibroker.spark import writing
-from minibroker.spark.errors import ConnectorError
+from minibroker.spark import exactly_once, writing
+from minibroker.spark.errors import ConnectorError, InvalidOption
 from minibroker.spark.options import WriteOptions
+from minibroker.spark.progress import Ticket
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +47,8 @@ class Written(WriterCommitMessage):
 
     row_count: int
     byte_count: int
+    ticket: Ticket | None = None
+    is_known_run: bool = False
 
 
 def check_columns(schema: StructType, *, topic: str | None) -> None:
@@ -78,40 +84,61 @@ class _Writer:
         check_columns(schema, topic=options.topic)
         self._topic = options.topic
         self._delivery = writing.delivery_of(options)
+        self._prefix = options.transactional_id_prefix if options.is_exactly_once else None
 
     def _write(self, rows: "Iterator[pa.RecordBatch]") -> Written:
-        return Written(*writing.write(rows, self._delivery, topic=self._topic))
+        if self._prefix is None:
+            return Written(*writing.write(rows, self._delivery, topic=self._topic))
+        ticket = _ticket(self._prefix)
+        done, written = exactly_once.write_once(rows, self._delivery, topic=self._topic, ticket=ticket)
+        return Written(*written, ticket, done.is_known_run)
+
+    def _check(self, messages: list[Any]) -> None:
+        """In the first batch of a run, look for rows that an earlier run committed from other Spark partitions."""
+        tickets = [it.ticket for it in messages if it is not None and it.ticket is not None]
+        if tickets and not any(it.is_known_run for it in messages if it is not None):
+            exactly_once.demand_no_others(self._delivery.client, tickets)
+
+
+def _ticket(prefix: str) -> Ticket:
+    """Return the place of this task. Spark passes the ids to tasks of a streaming query, also within foreachBatch."""
+    context = TaskContext.get()
+    query_id = context and context.getLocalProperty("sql.streaming.queryId")
+    batch_id = context and context.getLocalProperty("streaming.sql.batchId")
+    if context is None or not query_id or not batch_id:
+        raise InvalidOption(
+            "delivery: exactly-once needs a streaming query, whose checkpoint numbers the batches: use writeStream, a"
+            " write within foreachBatch, or at-least-once"
+        )
+    run_id = context.getLocalProperty("spark.jobGroup.id") or ""
+    return Ticket(prefix, query_id, run_id, int(batch_id), context.partitionId())
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """`df.write.format("minibroker")`: append is the only mode of a log."""
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
-        """Write the rows of a task, in the worker; return when they are acknowledged."""
+        """Write the rows of a task, in the worker; return when they are acknowledged, or committed."""
         return self._write(iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        """Check the tasks together; each of them has committed its own rows."""
+        self._check(messages)
 
     def abort(self, messages: list[Any]) -> None:
         """Do nothing: rows that other tasks wrote stay in the log."""
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("minibroker")`: writes the rows of each micro-batch, at least once.
-
-    Exactly-once delivery will be added here. A task knows the ids of its query and of its batch:
-
-        TaskContext.get().getLocalProperty("sql.streaming.queryId"), ...("streaming.sql.batchId")
-
-    They give the transactional id for `writing.Delivery`, `<prefix>-<queryId>-<sparkPartition>`, and the offset that
-    the transaction commits for its partition, `batchId + 1`. A second attempt reads that offset and sees that the batch
-    is already written.
-    """
+    """`df.writeStream.format("minibroker")`: writes the rows of each micro-batch."""
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
-        """Write the rows of a task, in the worker; return when they are acknowledged."""
+        """Write the rows of a task, in the worker; return when they are acknowledged, or committed."""
         return self._write(iterator)
 
-    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Do nothing: every task has waited for its acknowledgements."""
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803 (Spark's name)
+        """Check the tasks together; each of them has committed its own rows."""
+        self._check(messages)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Do nothing: rows that other tasks wrote stay in the log."""

@@ -5,7 +5,7 @@ is repeated in another process after a crash has the same records; `minibroker.s
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -32,6 +32,7 @@ from minibroker.spark.connecting import demand_broker
 from minibroker.spark.errors import InvalidOption
 from minibroker.spark.filters import Pushed
 from minibroker.spark.offsets import (
+    IDS,
     Cluster,
     Document,
     Offsets,
@@ -149,7 +150,7 @@ class BatchReader(DataSourceReader):
             ranges = self._ranges(cluster)
         finally:
             cluster.close()
-        return _splits(self._options, ranges)
+        return _splits(self._options, ranges, {})
 
     def _ranges(self, cluster: Cluster) -> list[Range]:
         partitions = cluster.demand()
@@ -210,16 +211,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
         """Return the end of the batch that begins at `start`; it equals the start if there is nothing to read."""
-        begun = from_document(start)
-        found, self._latest = self._cluster.survey(begun)
-        now = progress(self._cluster, begun, found, self._reachable(begun, self._latest))
+        begun, ids = from_document(start), start.get(IDS, {})
+        # Spark asks for the next batch when the one before is done.
+        self._cluster.commit(begun)
+        found, self._latest = self._cluster.survey(begun, ids)
+        now = progress(self._cluster, begun, found, self._reachable(begun, self._latest), ids)
         ends = self._admitted(now.starts, now.ends, limit)
         self._has_begun |= start != self._initial
         if not self._has_begun:
             # The end of the first batch also holds the starts of the query. If Spark repeats that batch after a crash,
             # the batch begins at the same offsets.
-            return to_document(ends, now.starts)
-        return start if ends == begun and not now.pinned else to_document(ends, now.pinned)
+            return to_document(ends, now.starts, found.ids)
+        return start if ends == begun and not now.pinned else to_document(ends, now.pinned, found.ids)
 
     def _reachable(self, begun: Offsets, latest: Offsets) -> Offsets:
         """Limit the ends to the target of a run with availableNow, but never to less than the stream's position."""
@@ -250,7 +253,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Document, end: Document) -> list[InputPartition]:
         """Return the splits of a batch."""
-        return _splits(self._options, ranges_between(start, end))
+        return _splits(self._options, ranges_between(start, end), end.get(IDS, {}))
 
     def read(self, partition: InputPartition) -> "Iterator[RecordBatch]":
         """Read the records of a split, in a task."""
@@ -265,9 +268,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"_options": self._options}
 
 
-def _splits(options: ReadOptions, ranges: Iterable[Range]) -> list[InputPartition]:
+def _splits(options: ReadOptions, ranges: Iterable[Range], ids: Mapping[str, str]) -> list[InputPartition]:
     pieces = split(ranges, partitions_min=options.partitions_min, records_max=options.records_per_partition_max)
-    return [Split(*it) for it in pieces]
+    return [Split(*it, ids.get(it.topic, "")) for it in pieces]
 
 
 def _read(options: ReadOptions, partition: InputPartition) -> "Iterator[RecordBatch]":

@@ -4,9 +4,8 @@ Delivery is at least once, with acks=all: a batch leaves its queue only when its
 whose connection broke is sent again, and may be in the log twice. Within one task the rows of a partition keep their
 order, because only one batch of a partition is in flight at a time.
 
-Exactly-once delivery will be added here: an `Outbox` takes a transactional id, which goes into each request. Still
-missing are `InitProducerId` before the first batch, producer id, epoch and sequence in each batch's header, and
-`TxnOffsetCommit` and `EndTxn` after `flush`.
+For exactly-once delivery a `Transaction` is passed in: batches then carry its producer id and sequences, so that a
+batch that is sent again is in the log once. `exactly_once` has the other parts.
 """
 
 import random
@@ -21,10 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientError, ConnectionLost, RequestTimedOut
+from minibroker.clients.accumulator import WRITTEN
 from minibroker.clients.blocking import Client, Link
+from minibroker.clients.coordination import Coordinator
+from minibroker.clients.core import Dialogue
 from minibroker.clients.errors import DeliveryTimedOut
 from minibroker.clients.hints import hint_of, nodes_of
 from minibroker.clients.routing import Effect
+from minibroker.clients.transacting import Session, is_passing
 from minibroker.log.clock import precise_ms
 from minibroker.log.compression import Compression
 from minibroker.segments.checkpoint import TopicPartition
@@ -56,7 +59,7 @@ class Delivery:
     batch_bytes_max: int = 1024 * 1024 - _AROUND_A_BATCH
     request_bytes_max: int = 4 * 1024 * 1024
     delivery_timeout_ms: int = 120_000
-    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
 
 
 _ACKS = {"all": ACKS_ALL, "-1": ACKS_ALL, "1": 1}
@@ -70,6 +73,7 @@ def delivery_of(options: WriteOptions) -> Delivery:
         compression=_choice(options, "compression.type", {it.name.lower(): it for it in Compression}, Compression.NONE),
         batch_bytes_max=_whole(options, "max.request.size", 1024 * 1024, least=16 * 1024) - _AROUND_A_BATCH,
         delivery_timeout_ms=_whole(options, "delivery.timeout.ms", 120_000),
+        transaction_timeout_ms=_whole(options, "transaction.timeout.ms", 60_000),
     )
 
 
@@ -114,11 +118,13 @@ def write(rows: Iterable[pa.RecordBatch], delivery: Delivery, *, topic: str | No
 class Writing:
     """Splits the rows of one task by topic and partition, encodes them, and puts them into the outbox."""
 
-    def __init__(self, client: Client, delivery: Delivery, *, topic: str | None) -> None:
-        self._client = client
+    def __init__(
+        self, client: Client, delivery: Delivery, *, topic: str | None, transaction: "Transaction | None" = None
+    ) -> None:
         self._delivery = delivery
         self._topic = topic
-        self._outbox = Outbox(client, delivery)
+        self._transaction = transaction
+        self._outbox = Outbox(client, delivery, transaction)
         self._sticky = random.randrange(1 << 30)
         self._row_count = 0
 
@@ -137,6 +143,7 @@ class Writing:
         partitions = choose(keys, column(rows, "partition"), topic=topic, count=count, sticky=self._sticky % count)
         headers = column(rows, "headers")
         for partition, places in by_partition(partitions):
+            row_count = rows.num_rows if places is None else len(places)
             for encoded in encoding.encode(
                 keys if places is None else keys.take(places),
                 values if places is None else values.take(places),
@@ -144,8 +151,13 @@ class Writing:
                 timestamp_ms=timestamp_ms,
                 batch_bytes_max=self._delivery.batch_bytes_max,
                 compression=self._delivery.compression,
+                producer=self._producer(TopicPartition(topic, partition), row_count),
             ):
                 self._outbox.put(topic, partition, encoded)
+
+    def _producer(self, place: TopicPartition, row_count: int) -> encoding.Producer:
+        transaction = self._transaction
+        return encoding.NOT_IDEMPOTENT if transaction is None else transaction.numbered(place, row_count)
 
     def finish(self) -> Written:
         """Wait until all batches are acknowledged."""
@@ -218,6 +230,57 @@ def by_partition(partitions: np.ndarray[Any, Any]) -> Iterator[tuple[int, pa.Arr
 # Batches to brokers -------------------------------------------------------------------------------------------------
 
 
+class Transaction:
+    """The transaction of one task: the numbers of its batches, and the partitions that it writes to."""
+
+    def __init__(self, client: Client, session: Session, coordinator: Coordinator, *, timeout_ms: float) -> None:
+        self._client = client
+        self._session = session
+        self._coordinator = coordinator
+        self._timeout_ms = timeout_ms
+        self._sequences: dict[TopicPartition, int] = {}
+        self._admitted: set[TopicPartition] = set()
+
+    @property
+    def transactional_id(self) -> str:
+        """The transactional id."""
+        return self._session.transactional_id
+
+    @property
+    def version_max(self) -> int | None:
+        """The highest version of Produce that may be used."""
+        return self._session.produce_version_max
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics of all rows so far."""
+        return {it.topic for it in self._sequences}
+
+    def numbered(self, place: TopicPartition, row_count: int) -> encoding.Producer:
+        """Return the header fields for the next rows of a partition."""
+        first = self._sequences.get(place, 0)
+        self._sequences[place] = (first + row_count) % encoding.SEQUENCES
+        identity = self._session.identity
+        return encoding.Producer(identity.producer_id, identity.producer_epoch, first, is_transactional=True)
+
+    def admit(self, places: Iterable[TopicPartition]) -> None:
+        """Add partitions to the transaction, unless the brokers do so by themselves."""
+        new = set(places) - self._admitted
+        if new and not self._session.has_own_epochs:
+            self._client.run(self._add(new))
+        self._admitted |= new
+
+    def _add(self, places: set[TopicPartition]) -> Dialogue[None]:
+        attempts = self._client.core.attempts(self._timeout_ms)
+        while True:
+            try:
+                return (yield from self._session.add_partitions(self._coordinator, places))
+            except ClientError as error:
+                if not is_passing(error):
+                    raise
+                yield from self._client.core.pause_or_raise(attempts, error)
+
+
 class Queue:
     """The batches of one partition that are not acknowledged yet; only the first may be in flight."""
 
@@ -249,9 +312,10 @@ class Outbox:
     would drop a response that it does not expect. So each method that needs the client first collects all responses.
     """
 
-    def __init__(self, client: Client, delivery: Delivery) -> None:
+    def __init__(self, client: Client, delivery: Delivery, transaction: Transaction | None = None) -> None:
         self._client = client
         self._delivery = delivery
+        self._transaction = transaction
         self._queues: dict[TopicPartition, Queue] = {}
         self._in_flight: list[Sent] = []
         self._queued_bytes = 0
@@ -307,6 +371,8 @@ class Outbox:
             leader = self._leader(place, queue)
             if leader is not None:
                 by_leader.setdefault(leader, []).append(place)
+        if self._transaction is not None:
+            self._transaction.admit(place for places in by_leader.values() for place in places)
         # Open all connections before sending anything: opening one blocks, and may send a metadata request of its own.
         links = {node_id: self._link(node_id, places) for node_id, places in by_leader.items()}
         for node_id, link in links.items():
@@ -343,7 +409,8 @@ class Outbox:
     def _send(self, link: Link, node_id: int, places: list[TopicPartition]) -> None:
         deadline_ms = precise_ms() + self._delivery.client.timeout_ms
         try:
-            correlation_id = link.send(self._request(places), deadline_ms=deadline_ms)
+            version_max = self._transaction.version_max if self._transaction else None
+            correlation_id = link.send(self._request(places), deadline_ms=deadline_ms, version_max=version_max)
         except _LOST as error:
             self._client.drop(link.address)
             self._lose(node_id, places, error)
@@ -358,7 +425,7 @@ class Outbox:
             data = PartitionProduceData(index=place.partition, records=self._queues[place].batches[0])
             topics.setdefault(place.topic, []).append(data)
         return ProduceRequest(
-            transactional_id=self._delivery.transactional_id,
+            transactional_id=self._transaction.transactional_id if self._transaction else None,
             acks=self._delivery.acks,
             timeout_ms=self._delivery.client.timeout_ms,
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
@@ -392,7 +459,7 @@ class Outbox:
             answer = answers.get(place)
             if answer is None:
                 raise ConnectionLost(f"node {sent.node_id} answered without a result for {place}")
-            if not answer.error_code:
+            if answer.error_code in WRITTEN:
                 self._acknowledge(place)
                 continue
             error = BrokerError(answer.error_code, answer.error_message, about=str(place))

@@ -89,7 +89,9 @@ class MemoryFile:
         return self._node
 
     def pread(self, count: int, position: int) -> bytes:
-        """Read from the page cache."""
+        """Read from the page cache. If `read_error` is set, raise that error."""
+        if self._files.read_error is not None:
+            raise self._files.read_error
         return bytes(self._open_node().cached[position : position + count])
 
     def pwrite(self, data: Bytes, position: int) -> int:
@@ -131,11 +133,12 @@ class MemoryFile:
 
 
 class MemoryFiles:
-    """A disk in memory. `room_bytes` limits its size. If `fsync_error` is set, every fsync raises it."""
+    """A disk in memory. `room_bytes` limits its size. `fsync_error` and `read_error` let every fsync or read fail."""
 
     def __init__(self, *, room_bytes: int | None = None) -> None:
         self.room_bytes = room_bytes
         self.fsync_error: OSError | None = None
+        self.read_error: OSError | None = None
         self.crashes = 0
         self._names: dict[str, _Node] = {}
         self._durable_names: dict[str, _Node] = {}

@@ -168,14 +168,14 @@ class SegmentedLog:
         *,
         leader_epoch: int = 0,
         log_append_time_ms: int | None = None,
-        is_checked: bool = False,
+        header: BatchHeader | None = None,
     ) -> int:
         """Check one batch, stamp it in place, write it; return its new base offset.
 
-        A caller that has already called `check_whole` passes `is_checked=True`, so that the checksum is computed only
-        once.
+        A caller that has already read the header and called `check_whole` passes the header, so that the checksum is
+        computed only once.
         """
-        if not is_checked:
+        if header is None:
             check_whole(batch)
         tail = self._tail
         if tail.failure is not None or leader_epoch < tail.leader_epoch:
@@ -184,7 +184,12 @@ class SegmentedLog:
         stamp(batch, base_offset=base_offset, leader_epoch=leader_epoch)
         if log_append_time_ms is not None:
             stamp_log_append_time(batch, timestamp=log_append_time_ms)
-        header = read_header(batch)
+            header = None
+        if header is None:
+            header = read_header(batch)
+        else:
+            # Only the stamped fields have changed, so the other fields need not be read again.
+            header = tuple.__new__(BatchHeader, (base_offset, header.length, leader_epoch, *header[3:]))
         self._make_room(header, len(batch))
         self._tail.write(batch, header)
         self._on_written(header, batch)
@@ -195,17 +200,18 @@ class SegmentedLog:
         position = 0
         while len(batches) - position >= HEADER_SIZE:
             header = read_header(batches, position)
-            batch = batches[position : position + header.size]
-            if len(batch) < header.size:
+            size = header.size
+            batch = batches[position : position + size]
+            if len(batch) < size:
                 return
             check_crc(batch, header)
             # The leader's log may have been compacted: offsets may have gaps, but never decrease.
             check_continuity(position, header, expected_offset=self.log_end_offset, dense=False)
             self._tail.check_writable(header.leader_epoch)
-            self._make_room(header, len(batch))
+            self._make_room(header, size)
             self._tail.write(batch, header)
             self._on_written(header, batch)
-            position += len(batch)
+            position += size
 
     def _make_room(self, header: BatchHeader, size: int) -> None:
         """Roll if the active segment has no room for a batch, or is older than `segment.ms`."""

@@ -18,10 +18,11 @@ from minibroker.metadata.config_keys import (
     broker_key,
     is_read_by,
 )
-from minibroker.metadata.listeners import parse_listeners, parse_protocols
+from minibroker.metadata.listeners import parse_address_counts, parse_listeners, parse_protocols
 
 _LISTENERS = is_read_by(parse_listeners, "a list of NAME://HOST:PORT, each name and each port once, ports up to 65535")
 _PROTOCOLS = is_read_by(parse_protocols, "a list of NAME:PROTOCOL; the protocol is PLAINTEXT or SASL_PLAINTEXT")
+_ADDRESS_COUNTS = is_read_by(parse_address_counts, "a list of ADDRESS:COUNT")
 _SECOND_MS = 1000
 _MINUTE_MS = 60 * _SECOND_MS
 _HOUR_MS = 60 * _MINUTE_MS
@@ -144,6 +145,15 @@ MAX_CONNECTIONS_PER_IP = broker_key(
     INT_MAX,
     at_least(0),
     "The most connections of clients from one address.",
+    is_dynamic=True,
+)
+MAX_CONNECTIONS_PER_IP_OVERRIDES = broker_key(
+    "max.connections.per.ip.overrides",
+    STRING,
+    "",
+    _ADDRESS_COUNTS,
+    "The most connections of clients from some addresses, as ADDRESS:COUNT,…; for the others, max.connections.per.ip "
+    "holds. Names of hosts are not resolved.",
     is_dynamic=True,
 )
 QUEUED_MAX_REQUEST_BYTES = broker_key(

@@ -85,6 +85,7 @@ class NodeConfig:
     connections_max_idle_ms = _Setting(broker_keys.CONNECTIONS_MAX_IDLE_MS)
     max_connections = _Setting(broker_keys.MAX_CONNECTIONS)
     max_connections_per_ip = _Setting(broker_keys.MAX_CONNECTIONS_PER_IP)
+    max_connections_per_ip_overrides = _Setting(broker_keys.MAX_CONNECTIONS_PER_IP_OVERRIDES)
     queued_max_request_bytes = _Setting(broker_keys.QUEUED_MAX_REQUEST_BYTES)
     request_elements_max = _Setting(broker_keys.REQUEST_ELEMENTS_MAX)
     fetch_max_bytes = _Setting(broker_keys.FETCH_MAX_BYTES)

@@ -16,6 +16,7 @@ from minibroker.metadata.names import can_collide, collision_key
 from minibroker.metadata.records import (
     RECORDS,
     WRITTEN,
+    ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
@@ -29,6 +30,9 @@ from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.uuids import uuid_text
 
 NO_LEADER = -1
+
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""The clients that have a quota: types and names, in the order of the types. The name None is the default of a type."""
 
 
 class Endpoint(NamedTuple):
@@ -103,6 +107,7 @@ class Image:
     configs: Mapping[tuple[ConfigResource, str], Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: int = 0
     features: Mapping[str, int] = field(default_factory=dict)
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     offset: int = NO_OFFSET
 
     def topic_configs(self, topic: str) -> Mapping[str, str]:
@@ -287,6 +292,22 @@ class Builder:
         if record.feature_level == 0:
             del features[record.name]
 
+    def on_client_quota(self, record: ClientQuotaRecord) -> None:
+        """Set or remove a quota. An entity without quotas is not in the image."""
+        entity, quotas = quota_entity(record), self.change("client_quotas")
+        values = dict(quotas.get(entity, {}))
+        values[record.key] = record.value
+        if record.remove:
+            del values[record.key]
+        quotas[entity] = values
+        if not values:
+            del quotas[entity]
+
+
+def quota_entity(record: ClientQuotaRecord) -> QuotaEntity:
+    """The entity of a record. The order in which a record names its parts does not matter."""
+    return tuple(sorted(((it.entity_type, it.entity_name) for it in record.entity), key=lambda it: it[0]))
+
 
 def _resource(record: ConfigRecord) -> tuple[ConfigResource, str]:
     try:
@@ -303,6 +324,7 @@ _STEPS: dict[type[MetadataRecord], Callable[[Builder, Any], None]] = {
     RegisterBrokerRecord: Builder.on_register_broker,
     ProducerIdsRecord: Builder.on_producer_ids,
     FeatureLevelRecord: Builder.on_feature_level,
+    ClientQuotaRecord: Builder.on_client_quota,
 }
 
 

@@ -1,6 +1,9 @@
-"""Listeners and advertised listeners: `NAME://HOST:PORT`, and the security protocol of each name. A pure module."""
+"""Addresses in a configuration: listeners as `NAME://HOST:PORT`, the security protocol of each name, and addresses with
+a number. A pure module.
+"""
 
 import enum
+import ipaddress
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -50,6 +53,17 @@ def parse_protocols(text: str) -> Mapping[str, SecurityProtocol]:
         if not name or protocol not in SecurityProtocol.__members__:
             raise ValueError(f"{item!r} is not NAME:PROTOCOL, such as INSIDE:SASL_PLAINTEXT")
         found[name] = SecurityProtocol[protocol]
+    return found
+
+
+def parse_address_counts(text: str) -> Mapping[str, int]:
+    """Parse a comma-separated list of ADDRESS:COUNT."""
+    found = {}
+    for item in filter(None, (it.strip() for it in text.split(","))):
+        address, _, count = item.rpartition(":")
+        if not count.isdecimal():
+            raise ValueError(f"{item!r} is not ADDRESS:COUNT, such as 10.0.0.7:200")
+        found[str(ipaddress.ip_address(address.strip("[]")))] = int(count)
     return found
 
 

@@ -21,6 +21,7 @@ from minibroker.wire.schema import (
     array,
     boolean,
     decode_whole,
+    float64,
     int8,
     int16,
     int32,
@@ -151,6 +152,22 @@ class FeatureLevelRecord(MetadataRecord, key=12, versions="0", flexible="0+"):
     feature_level: int = int16()
 
 
+class QuotaEntityData(Struct):
+    """One part of the entity for which a quota is set."""
+
+    entity_type: str = string(about="user, client-id or ip")
+    entity_name: str | None = string(nullable="0+", about="the name, or null for the default of this type")
+
+
+class ClientQuotaRecord(MetadataRecord, key=14, versions="0", flexible="0+"):
+    """A quota is set or removed (KIP-546)."""
+
+    entity: list[QuotaEntityData] = array(QuotaEntityData, about="the clients that have the quota")
+    key: str = string(about="the name of the quota, such as producer_byte_rate")
+    value: float = float64(about="its value; without meaning if it is removed")
+    remove: bool = boolean(about="whether it is removed")
+
+
 RECORDS: dict[int, type[MetadataRecord]] = {
     record.schema.key: record
     for record in (
@@ -161,6 +178,7 @@ RECORDS: dict[int, type[MetadataRecord]] = {
         RemoveTopicRecord,
         FeatureLevelRecord,
         ProducerIdsRecord,
+        ClientQuotaRecord,
     )
     if record.schema.key is not None
 }

@@ -45,6 +45,8 @@ class ClusterPort(Protocol):
     """Decides about changes of the metadata, or forwards them to the controller. It is set by `open`."""
     rows: Mapping[ApiKey, Access] = {}
     """The access table of the APIs that `add_handlers` adds."""
+    table: Mapping[ApiKey, Access] = {}
+    """The access table of the whole node, which the node sets before `add_handlers`."""
 
     async def identify(self) -> Identity:
         """Find out to which cluster the data directory belongs. A new directory joins this node's cluster."""

@@ -7,8 +7,9 @@ files.
 The first batch is the one that *contains* the offset. The first batch is always returned whole, even above the limits.
 Otherwise a consumer could never get past it. The last batch may be cut off.
 
-Chapter 07 adds fetch sessions, in which a client names only the partitions that changed. Here every request names all
-of them, and the session id 0 in the answer says that there is no session.
+In a fetch session a client names only the partitions that changed (KIP-227). This handler knows no session: every
+request names all partitions, and the session id 0 in the answer says that there is no session. Chapter 07 has sessions,
+in a filter before this handler.
 """
 
 import copy
@@ -42,10 +43,10 @@ TOPIC_IDS_FROM_VERSION = 13
 REPLICA_STATE_FROM_VERSION = 15
 LEADER_HINTS_FROM_VERSION = 16
 NO_SESSION = 0
-_PARTITIONS_PER_TURN = 500
+PARTITIONS_PER_TURN = 500
 _NO_TIMEOUT_MS = 2**31 - 1
 _FULL_FETCH_EPOCHS = (0, -1)  # 0 begins a session; -1 ends a session or uses none
-_READ_COMMITTED = 1
+READ_COMMITTED = 1
 
 
 class _Wanted(NamedTuple):
@@ -114,7 +115,7 @@ def _reader(call: Call[FetchRequest], clock: Callable[[], int]) -> Reader:
     replica_id, replica_epoch = request.replica_id, -1
     if call.version >= REPLICA_STATE_FROM_VERSION:
         replica_id, replica_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
-    is_committed_only = request.isolation_level == _READ_COMMITTED
+    is_committed_only = request.isolation_level == READ_COMMITTED
     return Reader(replica_id, replica_epoch, is_committed_only=is_committed_only, now_ms=clock())
 
 
@@ -143,7 +144,7 @@ class _Fetch:
             name = self._name(topic.topic, topic.topic_id) if topic.partitions else None
             for it in topic.partitions:
                 # A replica's reader has the start offset of its own log. DeleteRecords waits for this offset.
-                own = reader._replace(log_start_offset=it.log_start_offset) if is_replica else reader
+                own = reader.of_log(it.log_start_offset) if is_replica else reader
                 wanted[topic.topic, topic.topic_id, it.partition] = _Wanted(name, topic.topic_id, it, own)
         self._wanted = list(wanted.values())
 
@@ -153,7 +154,7 @@ class _Fetch:
     @property
     def is_long(self) -> bool:
         """Whether the answer takes so long that it is gathered in slices."""
-        return len(self._wanted) > _PARTITIONS_PER_TURN
+        return len(self._wanted) > PARTITIONS_PER_TURN
 
     @property
     def keys(self) -> Sequence[Hashable]:
@@ -172,7 +173,7 @@ class _Fetch:
     def mark_as_waiting(self) -> None:
         """Mark all further attempts as retries. The same replica may have sent a newer fetch in the meantime."""
         if self._is_replica:
-            self._wanted = [it._replace(reader=it.reader._replace(is_retry=True)) for it in self._wanted]
+            self._wanted = [_Wanted(*it[:3], it.reader.again()) for it in self._wanted]
 
     def attempt(self) -> Response | None:
         """The answer, or None if it must wait longer."""
@@ -181,14 +182,8 @@ class _Fetch:
 
     def is_enough(self, response: FetchResponse) -> bool:
         """Whether the answer need not wait: it has enough bytes, an error, a diverging epoch, or no partitions."""
-        count = 0
-        for topic in response.responses:
-            for it in topic.partitions:
-                if it.error_code or it.diverging_epoch.epoch >= 0:
-                    return True
-                count += _count(it)
         # A minimum above the limit can never be reached, so the limit is enough.
-        return not response.responses or count >= min(self._bytes_min, self._bytes_max)
+        return not response.responses or has_enough(response, min(self._bytes_min, self._bytes_max))
 
     def gather(self) -> FetchResponse:
         """The answer with the records that the logs hold now."""
@@ -199,7 +194,7 @@ class _Fetch:
         topics: list[FetchableTopicResponse] = []
         for it in self._wanted:
             data = self._read(it, bytes_left, is_first, endpoints)
-            count = _count(data)
+            count = record_bytes(data)
             if count:
                 bytes_left, is_first = max(bytes_left - count, 0), False
             # Consecutive partitions of one topic share an entry.
@@ -211,10 +206,10 @@ class _Fetch:
     def slices(self) -> Iterator[FetchResponse]:
         """The same answer in parts, each with some of the partitions."""
         part = copy.copy(self)
-        for start in range(0, len(self._wanted), _PARTITIONS_PER_TURN):
-            part._wanted = self._wanted[start : start + _PARTITIONS_PER_TURN]
+        for start in range(0, len(self._wanted), PARTITIONS_PER_TURN):
+            part._wanted = self._wanted[start : start + PARTITIONS_PER_TURN]
             found = part.gather()
-            count = sum(_count(it) for topic in found.responses for it in topic.partitions)
+            count = sum(record_bytes(it) for topic in found.responses for it in topic.partitions)
             if count:
                 part._bytes_max, part._may_exceed = max(part._bytes_max - count, 0), False
             yield found
@@ -336,6 +331,18 @@ def _joined(parts: Sequence[FetchResponse]) -> FetchResponse:
     return FetchResponse(responses=topics, session_id=NO_SESSION, node_endpoints=list(endpoints.values()))
 
 
-def _count(data: PartitionData) -> int:
+def has_enough(response: FetchResponse, bytes_min: int) -> bool:
+    """Whether an answer has this many bytes, an error, or a diverging epoch."""
+    count = 0
+    for topic in response.responses:
+        for it in topic.partitions:
+            if it.error_code or it.diverging_epoch.epoch >= 0:
+                return True
+            count += record_bytes(it)
+    return count >= bytes_min
+
+
+def record_bytes(data: PartitionData) -> int:
+    """The bytes of the records of a partition in an answer."""
     records = data.records
     return records.count if isinstance(records, FileSlice) else len(records or b"")

@@ -22,7 +22,7 @@ from minibroker.log.interfaces import Files
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.errors import InvalidConfig
 from minibroker.metadata.image import Endpoint, Image
-from minibroker.metadata.listeners import Listener, SecurityProtocol
+from minibroker.metadata.listeners import Listener, SecurityProtocol, parse_address_counts
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.files import BoundedFiles
 from minibroker.partitions.identity import OccupiedDirectory, lock
@@ -297,6 +297,7 @@ def limits_of(config: NodeConfig) -> Limits:
         queued_bytes_max=queued if queued > 0 else 2**63,
         connections_max=handles_of(config)[1],
         connections_per_ip_max=config.max_connections_per_ip,
+        per_ip_overrides=parse_address_counts(config.max_connections_per_ip_overrides),
         idle_ms_max=config.connections_max_idle_ms if config.connections_max_idle_ms >= 0 else 2**63,
     )
 

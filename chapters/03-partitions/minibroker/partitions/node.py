@@ -95,13 +95,14 @@ class Node:
 
     def _add_handlers(self) -> None:
         registry, cluster = self.machine.registry, self.cluster
+        rows = {**access.ROWS, **cluster.rows}
+        for part in self.parts:
+            rows |= part.rows
+        cluster.table = rows
         self.partitions.add_handlers(registry)
         cluster.add_handlers(registry, self.partitions.store)
         for part in self.parts:
             part.add_handlers(registry, self.partitions.store)
-        rows = {**access.ROWS, **cluster.rows}
-        for part in self.parts:
-            rows |= part.rows
         self.gate.filters = cluster.filters(self.partitions.configurations.judge)
         registry.guard(lambda key, handler: self.gate.guard(rows[key], handler))
 

@@ -7,11 +7,13 @@ acks   answered
 
 A request has one batch for each of its partitions. Each partition has its own error. The answer waits for the slowest.
 
-A rule may hold a batch before it is appended (`Held`). The batch is tried again when the rule's key is woken. A
-connection serves one request after the other, so a later batch of the same producer cannot overtake the held one.
+A rule may hold a batch before it is appended (`Held`). The batch is tried again when the rule's key is woken. Its wait
+blocks the connection, so a later batch of the same producer cannot overtake the held one. A request whose batches are
+all appended and only wait for other replicas does not block: the next request may append its batches meanwhile, and one
+fetch of a follower brings them all.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -79,54 +81,43 @@ class Produce:
 class _Produce:
     """One request, and its answer, which may have to wait."""
 
-    __slots__ = (
-        "_acks",
-        "_call",
-        "_claim",
-        "_endpoints",
-        "_held",
-        "_is_old",
-        "_on_timeout",
-        "_pending",
-        "_refused",
-        "_response",
-        "_rest",
-        "_routes",
-        "_topics",
-        "_turn",
-    )
+    # Most requests need none of these, so they are set only when they are needed.
+    _endpoints: Mapping[int, NodeEndpoint] = {}
+    _refused: tuple[TopicPartition, Refused] | None = None
+    _turn: Turn | None = None
+    """Set if the batches are too many for one turn of the event loop."""
+    _rest: Iterator[None]
 
     def __init__(self, routes: Routes, call: Call[ProduceRequest], on_timeout: Callable[[], None]) -> None:
+        request = call.request
         self._routes = routes
         self._call = call
         self._on_timeout = on_timeout
-        self._acks = call.request.acks
-        transactional_id = call.request.transactional_id
+        self._acks = request.acks
+        transactional_id = request.transactional_id
         self._claim = None if transactional_id is None else Claim(transactional_id, call.version)
         self._held: list[_Held] = []
         self._pending: list[_Pending] = []
-        self._endpoints: dict[int, NodeEndpoint] = {}
-        self._refused: tuple[TopicPartition, Refused] | None = None
-        self._is_old = call.version < ZSTD_FROM_VERSION
         self._topics: list[TopicProduceResponse] = []
-        self._response = ProduceResponse(responses=self._topics, throttle_time_ms=0)
-        self._turn: Turn | None = None
-        """Set if the batches are too many for one turn of the event loop."""
+        self._response = ProduceResponse(responses=self._topics)
 
     def answer(self) -> Answer:
         # Append all batches. The answer waits for batches that are held, and for batches that are not replicated yet.
         # A request with very many batches also waits until all are appended, some in each turn of the event loop.
-        topics = self._call.request.topic_data
-        if self._acks != ACKS_NONE and len(topics) + sum([len(it.partition_data) for it in topics]) > _BATCHES_PER_TURN:
+        topics, acks = self._call.request.topic_data, self._acks
+        count = len(topics)
+        for topic in topics:
+            count += len(topic.partition_data)
+        if count > _BATCHES_PER_TURN and acks != ACKS_NONE:
             return self._in_turns()
         for _ in self._appends():
             pass
-        if self._acks == ACKS_NONE:
+        if acks == ACKS_NONE:
             self._check_silent()
             return None
         if self._held or self._pending:
-            timeout_ms = max(self._call.request.timeout_ms, 0)
-            return Wait(self._keys(), timeout_ms, attempt=self._attempt, expire=self._expire)
+            timeout_ms, is_held = max(self._call.request.timeout_ms, 0), bool(self._held)
+            return Wait(self._keys(), timeout_ms, self._attempt, self._expire, is_blocking=is_held)
         return self._response
 
     def _in_turns(self) -> Answer:
@@ -164,7 +155,7 @@ class _Produce:
     def _append(self, topic: str, data: PartitionProduceData, answer: PartitionProduceResponse) -> None:
         acks = self._acks
         try:
-            if self._is_old or acks not in _ACKS:
+            if self._call.version < ZSTD_FROM_VERSION or acks not in _ACKS:
                 self._check(data.records)
             records = data.records
             assert records is None or isinstance(records, memoryview), "a decoded record set is a view of the request"
@@ -208,7 +199,7 @@ class _Produce:
             leader = self._routes.leader(name, self._call.session.listener)
             if leader is not None:
                 answer.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.leader_epoch)
-                self._endpoints[leader.node_id] = _endpoint(leader)
+                self._endpoints = {**self._endpoints, leader.node_id: _endpoint(leader)}
                 self._response.node_endpoints = list(self._endpoints.values())
 
     # Waiting ----------------------------------------------------------------------------------------------------------

@@ -60,6 +60,8 @@ class Session:
     """The node that the caller has proved to be; None for a client. The client id of a request proves nothing."""
     is_over: bool = False
     """Whether the connection is closed after the next answer, because a login has failed."""
+    pause_ms: int = 0
+    """How long the connection reads no request after the next answer. A quota (chapter 07) sets it."""
 
 
 @dataclass(slots=True)
@@ -73,6 +75,8 @@ class Call(Generic[M]):
     session: Session
     via: str | None = None
     """The node that forwarded the request, or None. `session` is the client's in both cases."""
+    size: int = 0
+    """The bytes of the request, with its header."""
 
 
 Handler = Callable[[Call[Any]], Answer]
@@ -138,7 +142,7 @@ class Registry:
         self._entries[key] = _Entry(handler, api.request, least, most, advertised, stand_in)
 
     def guard(self, guard: Callable[[ApiKey, Handler], Handler]) -> None:
-        """Wrap every handler. This is called once, when all handlers have been added."""
+        """Wrap every handler that was added so far. The guard of the last call sees a request first."""
         for key, entry in self._entries.items():
             entry.handler = guard(ApiKey(key), entry.handler)
 
@@ -181,7 +185,7 @@ class Registry:
                 f"closed: {entry.request.__name__} v{version} of {len(frame)} bytes: {error} "
                 f"(minibroker.request.elements.max={self.elements_max})"
             ) from error
-        answer = entry.handler(Call(request, version, header, now_ms, session))
+        answer = entry.handler(Call(request, version, header, now_ms, session, None, len(frame)))
         correlation_id = header.correlation_id
         if answer is None:
             return Reply([])

@@ -12,20 +12,21 @@ Chapter 07 replaces it by a faster one. Everything that connections share is her
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.partitions.budget import Budget
-from minibroker.partitions.errors import Overload
+from minibroker.partitions.errors import Disconnect, Overload
 from minibroker.partitions.places import LOGIN, Guest, Places, Verdict
 from minibroker.partitions.rare_warning import RareWarning
 from minibroker.partitions.registry import Deferred, Registry, Reply, Session
 from minibroker.partitions.waiting import Parked, Turn, Waiting
 from minibroker.wire.apis import ApiKey
+from minibroker.wire.errors import MalformedMessage
 from minibroker.wire.schema import Part, Response
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Limits:
     connections_max: int  # max.connections
     idle_ms_max: int  # connections.max.idle.ms
     connections_per_ip_max: int = 2**31 - 1  # max.connections.per.ip
+    per_ip_overrides: Mapping[str, int] = field(default_factory=dict)  # max.connections.per.ip.overrides
     login_ms_max: int = 10_000  # after this time, a caller that must log in and has not done so is disconnected
 
 
@@ -171,7 +173,7 @@ class Server:
         entry = self.places.enter(
             connection,
             total_max=limits.connections_max,
-            per_address_max=limits.connections_per_ip_max,
+            per_address_max=limits.per_ip_overrides.get(connection.address, limits.connections_per_ip_max),
             now_ms=monotonic_ms(),
         )
         if entry.leaving is not None:
@@ -221,6 +223,17 @@ class Server:
             elif connection.session.needs_login and now_ms - connection.begun_ms > login_ms_max:
                 log.info("%s: closed after %d ms without a login", connection.peer, login_ms_max)
                 connection.abort()
+
+    def report(self, peer: str, error: Exception) -> None:
+        """Log why a connection is closed."""
+        if isinstance(error, Overload):
+            self.warn(f"{peer}: {error}")
+        elif isinstance(error, MemoryError):
+            self.warn(f"{peer}: closed: its request needs more memory than there is")
+        elif isinstance(error, MalformedMessage | Disconnect):
+            log.info("%s: closed: %s", peer, error)
+        else:
+            log.error("%s: closed because of a bug", peer, exc_info=error)
 
     def warn(self, line: str) -> None:
         """Log a warning that clients can cause. Most are left out if there are many."""

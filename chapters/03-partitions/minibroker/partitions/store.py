@@ -127,6 +127,10 @@ class Store:
         """Every log with its name."""
         return [(name, partition.log) for name, partition in sorted(self._partitions.items())]
 
+    def wake(self, name: TopicPartition) -> None:
+        """Wake all requests that wait for a partition."""
+        wake_all(self._wake, name)
+
     # Following the image ----------------------------------------------------------------------------------------------
 
     def follow(self, old: Image, new: Image) -> None:

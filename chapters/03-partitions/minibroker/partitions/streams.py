@@ -18,10 +18,9 @@ from contextlib import suppress
 from minibroker.log.clock import monotonic_ms
 from minibroker.log.interfaces import FileSlice
 from minibroker.partitions.budget import Share
-from minibroker.partitions.errors import Disconnect, Overload
+from minibroker.partitions.errors import Disconnect
 from minibroker.partitions.registry import Deferred, Reply, Session
 from minibroker.partitions.server import NewSession, Server, host_of, name_of
-from minibroker.wire.errors import MalformedMessage
 from minibroker.wire.frames import frame_length
 from minibroker.wire.headers import part_bytes
 from minibroker.wire.schema import Part, Response
@@ -34,6 +33,7 @@ _PIECE_BYTES = 1024 * 1024
 _TOGETHER_BYTES_MAX = 256 * 1024
 _REQUESTS_IN_A_ROW = 8
 _SMALL_FRAME_BYTES = 64 * 1024
+_PAUSE_STEP_MS = 100
 
 
 def stream_connection(server: Server, new_session: NewSession) -> asyncio.BaseProtocol:
@@ -109,14 +109,8 @@ class StreamConnection:
                 await self._serve_one()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
-        except Overload as error:
-            self._server.warn(f"{self.peer}: {error}")
-        except MemoryError:
-            self._server.warn(f"{self.peer}: closed: its request needs more memory than there is")
-        except (MalformedMessage, Disconnect) as error:
-            log.info("%s: closed: %s", self.peer, error)
-        except Exception:
-            log.exception("%s: closed because of a bug", self.peer)
+        except Exception as error:
+            self._server.report(self.peer, error)
         finally:
             self._writer.close()
             with suppress(ConnectionError, asyncio.CancelledError):
@@ -133,11 +127,21 @@ class StreamConnection:
         reply = outcome if isinstance(outcome, Reply) else await self._deferred(outcome)
         self.since_ms = monotonic_ms()
         await self._send(reply.parts)
+        if self.session.pause_ms:
+            await self._pause()
         # If all requests and answers fit into buffers, the code above never yields to the event loop. So yield now and
         # then, and after each long request or answer.
         self.served_count += 1
         if self.served_count % _REQUESTS_IN_A_ROW == 0 or max(length, part_bytes(reply.parts)) > _SMALL_FRAME_BYTES:
             await asyncio.sleep(0)
+
+    async def _pause(self) -> None:
+        """Read nothing for the time that a handler has set, unless the connection is closed meanwhile."""
+        # A server that stops may close this connection, but it is not idle for long before the pause has ended.
+        self.is_idle, self.since_ms = True, monotonic_ms() + self.session.pause_ms
+        end_ms, self.session.pause_ms = self.since_ms, 0
+        while (left_ms := end_ms - monotonic_ms()) > 0 and not self.transport.is_closing():
+            await asyncio.sleep(min(left_ms, _PAUSE_STEP_MS) / 1000)
 
     async def _outcome(self, length: int) -> Reply | Deferred:
         """Read a frame and dispatch it. Its bytes count in the budget until its answer is ready or must wait."""

@@ -116,7 +116,15 @@ class Upkeep:
     async def retain(self) -> None:
         """Delete segments that exceed the limits of age and size."""
         now_ms = wall_clock_ms()
-        await self._each(lambda partition: _retain(partition, now_ms))
+        await self._each(lambda partition: self._retain(partition, now_ms))
+
+    def _retain(self, partition: LocalPartition, now_ms: int) -> None:
+        start = partition.log_start_offset
+        count = partition.log.retain(now_ms, upto_offset=partition.high_watermark)
+        if count:
+            what = (partition.name.directory, count, start, partition.log_start_offset)
+            log.info("%s: retention deleted %d segments; the log start offset moved from %d to %d", *what)
+            self._store.wake(partition.name)
 
     async def tick(self) -> None:
         """Flush the logs whose `flush.ms` has passed."""
@@ -216,14 +224,6 @@ class Upkeep:
 def _tick(partition: LocalPartition, now_ms: int) -> None:
     if partition.log.config.flush_ms is not None:
         partition.log.tick(now_ms)
-
-
-def _retain(partition: LocalPartition, now_ms: int) -> None:
-    start = partition.log_start_offset
-    count = partition.log.retain(now_ms, upto_offset=partition.high_watermark)
-    if count:
-        what = (partition.name.directory, count, start, partition.log_start_offset)
-        log.info("%s: retention deleted %d segments; the log start offset moved from %d to %d", *what)
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, step: Callable[[], None]) -> None:

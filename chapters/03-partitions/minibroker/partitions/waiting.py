@@ -9,8 +9,11 @@ again, and `expire`, which answers those whose deadline has passed.
                 │  └─── woken, but still no answer ──▶ waiting
                 └────── deadline ──▶ completed with the answer for a timeout
 
+A watcher is no wait: it is told of every change of a key, until it says that it has seen enough. A list of what has
+changed since the last request needs no look at everything that has not.
+
 In chapter 04 an advance of the high watermark wakes entries. In chapter 06, members that join a group wait in this
-table.
+table. In chapter 07, a fetch session watches its partitions.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -19,6 +22,7 @@ from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
 A = TypeVar("A")
+B = TypeVar("B")
 
 
 class Turn:
@@ -48,12 +52,24 @@ class Wait(Generic[A]):
     """The answer, or None if it must wait longer."""
     expire: Callable[[], A]
     """The answer on timeout."""
+    is_blocking: bool = True
+    """Whether the next request of the same client must wait for this answer. If not, a server may serve it before.
+    Then the server keeps the order of the answers, and need not keep the bytes of this request."""
 
     @property
     def turn(self) -> Turn | None:
         """The key to wake in every turn of the event loop, or None."""
         first = self.keys[0] if self.keys else None
         return first if isinstance(first, Turn) else None
+
+    def then(self, finish: "Callable[[A], B]") -> "Wait[B]":
+        """The same wait, for the answer that `finish` makes of this one's."""
+
+        def attempt() -> B | None:
+            answer = self.attempt()
+            return None if answer is None else finish(answer)
+
+        return Wait(self.keys, self.timeout_ms, attempt, lambda: finish(self.expire()), self.is_blocking)
 
 
 def _raise(error: Exception) -> None:
@@ -75,6 +91,7 @@ class Waiting(Generic[A]):
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, dict[Parked[A], None]] = {}
+        self._watchers: dict[Hashable, dict[Callable[[], None], None]] = {}
         self._deadlines: list[tuple[int, int, Parked[A]]] = []
         self._woken: dict[Hashable, None] = {}
         self._parked_count = 0
@@ -130,6 +147,20 @@ class Waiting(Generic[A]):
         """Something about `key` has changed. Its waits are tried again when the table is settled."""
         if key in self._by_key:
             self._woken[key] = None
+        if self._watchers and key in self._watchers:
+            for watcher in list(self._watchers[key]):
+                watcher()
+
+    def watch(self, key: Hashable, watcher: Callable[[], None]) -> None:
+        """Call `watcher` whenever `key` is woken, until `unwatch`. It may wake other keys."""
+        self._watchers.setdefault(key, {})[watcher] = None
+
+    def unwatch(self, key: Hashable, watcher: Callable[[], None]) -> None:
+        """Do not call `watcher` any more."""
+        others = self._watchers[key]
+        del others[watcher]
+        if not others:
+            del self._watchers[key]
 
     def settle(self) -> None:
         """Try the woken waits again. An answer may wake others, so continue until none is left."""

@@ -126,14 +126,21 @@ class _Decoder:
         self.source.line(f"p += {packing(formats).size}")
         self._run = []
 
-    def length(self, *, of_string: bool = False, classic_format: str = "i") -> None:
+    def length(self, kind: str = "array") -> None:
         """Decode a length or a count into `n`, as the last field of the run. Null is 0 if flexible, else negative."""
-        self.fixed("B" if self.flexible else classic_format, "n")
+        self.fixed("B" if self.flexible else "h" if kind == "string" else "i", "n")
         self.flush()
         if self.flexible:
             with self.source.block("if n > 127:"):
-                # The run has decoded the first byte already, so go back by one.
-                self.source.line(f"n, p = {'long_string' if of_string else 'varint'}(buffer, p - 1)")
+                if kind == "records":
+                    # Most record sets have a length of two bytes, which needs no call.
+                    self.source.line("n += (buffer[p] << 7) - 128")
+                    self.source.line("p += 1")
+                    with self.source.block("if n > 16383:"):
+                        self.source.line("n, p = varint(buffer, p - 2)")
+                else:
+                    # The run has decoded the first byte already, so go back by one.
+                    self.source.line(f"n, p = {'long_string' if kind == 'string' else 'varint'}(buffer, p - 1)")
 
     # Structs
 
@@ -166,12 +173,18 @@ class _Decoder:
         self.fixed("B", "n")
         self.flush()
         with self.source.block("if n:"):
-            self.source.line("n, p = varint(buffer, p - 1)")
+            self.source.line("if n > 127: n, p = varint(buffer, p - 1)")
             self.count("the count of tagged fields")
             if tagged:
                 self.tags(tagged, this, depth)
             else:
                 self.source.line("p = skip_tags(buffer, p, n)")
+
+    def number(self, target: str) -> None:
+        """Decode a varint, which has one byte in most cases."""
+        self.source.line(f"{target} = buffer[p]")
+        self.source.line("p += 1")
+        self.source.line(f"if {target} > 127: {target}, p = varint(buffer, p - 1)")
 
     def tags(self, tagged: list[Field], this: str, depth: int) -> None:
         """Decode tagged fields. Each has a tag and a length before it, so that unknown fields can be skipped."""
@@ -179,8 +192,8 @@ class _Decoder:
         source = self.source
         source.line(f"{tags} = n")
         with source.block(f"while {tags}:"):
-            source.line("tag, p = varint(buffer, p)")
-            source.line("n, p = varint(buffer, p)")
+            self.number("tag")
+            self.number("n")
             source.line(f"{end} = p + n")
             for field in tagged:
                 with source.block(f"{'el' if field is not tagged[0] else ''}if tag == {field.tag}:"):
@@ -204,7 +217,7 @@ class _Decoder:
         elif field.fixed_format is not None:
             self.fixed(field.fixed_format, target)
         else:
-            self.length(of_string=field.kind == "string", classic_format="h" if field.kind == "string" else "i")
+            self.length(field.kind)
             with self.unless_null(target, field.name, nullable=nullable):
                 self.slice(field.kind, target)
 

@@ -128,8 +128,13 @@ class _Encoder:
         if field.is_array:
             return f"{value} is None or {value}" if field.nullable is not NEVER else value
         if field.struct is not None:
+            # The default is one object that all messages share, so most need no look at the fields.
             default = self.source.use(f"no_{field.struct.__name__}", field.default)
-            return f"{value} is not {default} and {value} != {default}"
+            fields = field.struct.schema.fields
+            if field.nullable is not NEVER or any(it.default is REQUIRED for it in fields):
+                return f"{value} is not {default} and {value} != {default}"
+            inner = " or ".join(self.differs(it, f"{value}.{it.name}") for it in fields)
+            return f"{value} is not {default} and ({inner})"
         if field.kind == "bool":
             return f"not {value}" if field.default else value
         return f"{value} != {field.default!r}"
@@ -149,7 +154,10 @@ class _Encoder:
                     source.line(f"{self.out} = bytearray()")
                     self.value(field, f"{this}.{field.name}", depth)
                     self.flush()
-                    source.line(f"{body} += long_varint({field.tag}) + long_varint(len({self.out})) + {self.out}")
+                    source.line(f"n = len({self.out})")
+                    source.line(f"{body} += {encode_unsigned_varint(field.tag or 0)!r}")
+                    source.line(f"{body} += bytes((n,)) if n < 128 else long_varint(n)")
+                    source.line(f"{body} += {self.out}")
             source.line(f"{outside} += long_varint({count}) + {body}")
         self.out = outside
         with source.block("else:"):

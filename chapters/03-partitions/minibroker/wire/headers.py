@@ -71,8 +71,8 @@ def read_response_header(api_key: int, version: int, frame: memoryview) -> tuple
         (correlation_id,) = _LENGTH.unpack_from(frame)
         position = _LENGTH.size
         if has_response_tags(api_key, version):
-            position = _skip_tags(frame, position)
-    except (struct_error, InvalidVarint) as error:
+            position = position + 1 if frame[position] == 0 else _skip_tags(frame, position)
+    except (struct_error, IndexError, InvalidVarint) as error:
         raise MalformedMessage(f"no header in a response of {len(frame)} bytes: {error}") from error
     return correlation_id, position
 

@@ -20,6 +20,7 @@ inside a message have the message's versions.
 """
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, ClassVar, Final, Self, TypedDict, TypeVar, Unpack, cast, dataclass_transform
 
 from minibroker.log.interfaces import FileSlice
@@ -274,13 +275,20 @@ _CODES = ("error_code", "partition_error_code")
 
 def codes_in(answer: Struct) -> Iterator[int]:
     """All error codes of an answer, including those of nested structs."""
-    for field in answer.schema.fields:
-        value = getattr(answer, field.name)
-        if field.name in _CODES:
+    for name, is_code in _places_of_codes(type(answer)):
+        value = getattr(answer, name)
+        if is_code:
             yield value
-        for it in value if isinstance(value, list) else ():
-            if isinstance(it, Struct):
+        elif isinstance(value, list):
+            for it in value:
                 yield from codes_in(it)
+
+
+@cache
+def _places_of_codes(cls: "type[Struct]") -> tuple[tuple[str, bool], ...]:
+    """The fields of a struct that are codes, and those with structs, in which there may be codes."""
+    fields = [it for it in cls.schema.fields if it.name in _CODES or it.struct is not None]
+    return tuple((it.name, it.name in _CODES) for it in fields)
 
 
 def _set_versions(cls: "type[Struct]", versions: str, flexible: str) -> None:

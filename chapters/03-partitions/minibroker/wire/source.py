@@ -36,7 +36,8 @@ class Source:
 
     def use(self, name: str, value: object) -> str:
         """Bind a name to an object, and return the name."""
-        assert self.names.setdefault(name, value) == value, f"{name} is bound to another object already"
+        bound = self.names.setdefault(name, value)
+        assert bound == value, f"{name} is bound to another object already"
         return name
 
     @property

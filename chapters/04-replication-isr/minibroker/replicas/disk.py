@@ -11,8 +11,7 @@ may succeed without having written the data. Reads still work until the node has
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from minibroker.log.compression import Bytes
 from minibroker.log.disk import OSFile, OSFiles
@@ -64,15 +63,28 @@ class Watch:
             self.failure = error
             self._on_failed(f"{what} {path}", error)
 
-    @contextmanager
-    def guard(self, what: str, path: str) -> Iterator[None]:
+    def guard(self, what: str, path: str) -> "_Guard":
         """Refuse a change if the disk has failed before; if the change itself fails, remember its error."""
-        self.check()
-        try:
-            yield
-        except OSError as error:
-            self.note(what, path, error)
-            raise
+        return _Guard(self, what, path)
+
+
+class _Guard:
+    """The block of one change of the disk. It is a class, because `contextmanager` costs more than a small write."""
+
+    __slots__ = ("_path", "_watch", "_what")
+
+    def __init__(self, watch: Watch, what: str, path: str) -> None:
+        self._watch = watch
+        self._what = what
+        self._path = path
+
+    def __enter__(self) -> None:
+        if self._watch.failure is not None:
+            self._watch.check()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, OSError):
+            self._watch.note(self._what, self._path, error)
 
 
 class WatchedFile:

@@ -82,8 +82,11 @@ class Fetchers:
     ) -> None:
         self._me = me
         self._peers = peers
-        self._config = config
         self._backoff_ms = REPLICA_FETCH_BACKOFF_MS.of(config)
+        self._wait_ms_max = REPLICA_FETCH_WAIT_MAX_MS.of(config)
+        self._partition_bytes_max = REPLICA_FETCH_MAX_BYTES.of(config)
+        self._bytes_min = REPLICA_FETCH_MIN_BYTES.of(config)
+        self._bytes_max = REPLICA_FETCH_RESPONSE_MAX_BYTES.of(config)
         self._topic_id_of = topic_id_of
         self._settle = settle
         self._on_ended = on_ended
@@ -188,7 +191,7 @@ class Fetchers:
             return self._until_due_ms(leader)
         # The leader must answer before the first postponed partition is due, so that the next fetch can name that
         # partition.
-        wait_ms = min(REPLICA_FETCH_WAIT_MAX_MS.of(self._config), max(self._until_due_ms(leader), _FIRST_PAUSE_MS))
+        wait_ms = min(self._wait_ms_max, max(self._until_due_ms(leader), _FIRST_PAUSE_MS))
         request = self._request(wanted, wait_ms=wait_ms)
         response = await self._peers.send(leader, request, line="fetch", timeout_ms=wait_ms + _ANSWER_MS_MAX)
         since_ms = monotonic_ms()
@@ -207,6 +210,8 @@ class Fetchers:
 
     def _until_due_ms(self, leader: int) -> int:
         """The time until the first postponed partition of a leader is due."""
+        if not self._put_off_until_ms:
+            return self._backoff_ms
         times = [at for name, at in self._put_off_until_ms.items() if self._leader_of.get(name) == leader]
         left_ms = min(times, default=2**62) - monotonic_ms()
         return min(max(left_ms, 1), self._backoff_ms)
@@ -218,9 +223,10 @@ class Fetchers:
         for name, replica in self._groups[leader].items():
             position = replica.position()
             topic_id = self._topic_id_of(name)
-            if self._put_off_until_ms.get(name, 0) > now_ms:
-                continue
-            self._put_off_until_ms.pop(name, None)
+            if self._put_off_until_ms:
+                if self._put_off_until_ms.get(name, 0) > now_ms:
+                    continue
+                self._put_off_until_ms.pop(name, None)
             if replica.fetch_bytes_max(now_ms) == 0:
                 # The replica is throttled, and the rate is exceeded.
                 self._put_off_until_ms[name] = now_ms + self._quota.wait_ms(now_ms)
@@ -230,7 +236,7 @@ class Fetchers:
         return found
 
     def _request(self, wanted: Wanted, *, wait_ms: int) -> FetchRequest:
-        now_ms, bytes_max = monotonic_ms(), REPLICA_FETCH_MAX_BYTES.of(self._config)
+        now_ms, bytes_max = monotonic_ms(), self._partition_bytes_max
         topics: dict[bytes, list[FetchPartition]] = {}
         for (topic_id, partition), (replica, position) in wanted.items():
             throttled_bytes_max = replica.fetch_bytes_max(now_ms)
@@ -247,8 +253,8 @@ class Fetchers:
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._me.node_id, replica_epoch=self._me.broker_epoch),
             max_wait_ms=wait_ms,
-            min_bytes=REPLICA_FETCH_MIN_BYTES.of(self._config),
-            max_bytes=REPLICA_FETCH_RESPONSE_MAX_BYTES.of(self._config),
+            min_bytes=self._bytes_min,
+            max_bytes=self._bytes_max,
             session_epoch=_NO_SESSION_EPOCH,
             topics=[FetchTopic(topic_id=topic_id, partitions=it) for topic_id, it in topics.items()],
         )
@@ -348,7 +354,7 @@ def _fetched(data: PartitionData, position: Position) -> Fetched:
     records = data.records
     return Fetched(
         position,
-        ErrorCode(data.error_code),
+        ErrorCode(data.error_code) if data.error_code else ErrorCode.NONE,
         records=records if isinstance(records, memoryview) else memoryview(b""),
         high_watermark=data.high_watermark,
         log_start_offset=data.log_start_offset,

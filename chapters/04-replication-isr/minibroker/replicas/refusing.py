@@ -23,8 +23,8 @@ from minibroker.wire.uuids import NO_UUID
 Why = dict[str, Any]
 
 _ELECTION_CODE_FROM = 1
-# The fields that name a topic or resource, in a request and in its response.
-_NAMES = {"name", "topic_id", "resource_type", "resource_name"}
+# The fields that name a topic, a resource or a quota's entity, in a request and in its response.
+_NAMES = {"name", "topic_id", "resource_type", "resource_name", "entity"}
 
 
 def refusal(request: Request, version: int, code: ErrorCode, message: str) -> Response:
@@ -53,7 +53,7 @@ def _things(request: Request) -> Sequence[Struct]:
 
 def _refused(thing: Struct, result: type[Struct], why: Why) -> Struct:
     names = _NAMES & _fields(type(thing)) & _fields(result)
-    return result(**{name: getattr(thing, name) for name in names}, **why, **_empty_lists(result))
+    return result(**_empty_lists(result) | {name: getattr(thing, name) for name in names} | why)
 
 
 def _fields(table: type[Struct]) -> set[str]:

@@ -79,11 +79,10 @@ class Follower:
 
     def position(self) -> Position | None:
         """What to fetch next, and from which leader; None if there is no leader, or the disk has failed."""
-        if self.following is None or self.following.leader < 0 or self.log.failure is not None:
+        following, log = self.following, self.log
+        if following is None or following.leader < 0 or log.failure is not None:
             return None
-        return self.following.position(
-            self.epochs, log_start_offset=self.log.log_start_offset, log_end_offset=self.log.log_end_offset
-        )
+        return following.position(self.epochs, log_start_offset=log.log_start_offset, log_end_offset=log.log_end_offset)
 
     def on_fetched(self, fetched: Fetched) -> bool:
         """Act on the leader's answer; return whether to fetch again at once. A late answer is ignored."""

@@ -240,8 +240,8 @@ class Replica(Follower, ReplicaPort):
         # attempt, the follower may have reconnected and sent a newer fetch.
         if not reader.is_retry:
             self._on_follower(leading, reader, offset)
-        if self._advance():
-            self._wake(self.name)
+            if self._advance():
+                self._wake(self.name)
         if leading.may_join(reader.replica_id, high_watermark=self.high_watermark):
             self._propose({*leading.isr, reader.replica_id}, reader.now_ms)
 

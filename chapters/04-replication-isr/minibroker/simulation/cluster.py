@@ -22,7 +22,7 @@ from typing import ClassVar
 
 from minibroker.simulation.checker import LIVENESS, Violation
 from minibroker.simulation.faults import Cause, Fault, Kind
-from minibroker.simulation.host import DISK_FAILED, DISK_FULL, Host
+from minibroker.simulation.host import DISK_FAILED, DISK_FULL, DISK_UNREADABLE, Host
 from minibroker.simulation.scheduler import Action
 from minibroker.simulation.world import World
 
@@ -77,7 +77,7 @@ COMEBACK = Kind("comeback", lambda chance: (chance.randrange(3), *any_node(chanc
 ALL_STOPPED = "all nodes stopped"
 RACK_LOST = "rack lost"
 COME_BACK = "cluster came back by itself"
-DISASTER_STATES = (ALL_STOPPED, DISK_FULL, DISK_FAILED, RACK_LOST, COME_BACK)
+DISASTER_STATES = (ALL_STOPPED, DISK_FULL, DISK_FAILED, DISK_UNREADABLE, RACK_LOST, COME_BACK)
 
 COMEBACK_MS_MAX = 15_000
 CALM_MS_MAX = 60_000
@@ -257,12 +257,21 @@ class ClusterWorld(World):
         return partial(_do_all, [it for host in hosts for it in (partial(host.disk.limit, None), host.start)])
 
     def on_failing_disk(self, fault: Fault) -> Action | None:
-        """The next flush of a disk fails; then the node ends, and the machine gets a working disk."""
+        """The next flush of a disk fails, or its next read; the node ends, and the machine gets a working disk."""
         host = self.host_hit(fault)
         if not self.may_cut_power(host) or not host.process.is_alive:
             return None
+        # Another part of the random number than the one that selects the node.
+        is_unreadable = int(fault.arguments[0]) // 1000 % 2 == 1
+        host.disk.fail_reads(is_unreadable)
         self.doom(host, True)
-        return partial(_do_all, [host.flush, partial(self.doom, host, False), host.start])
+        ends: list[Callable[[], None]] = [
+            host.flush,
+            partial(self.doom, host, False),
+            partial(host.disk.fail_reads, False),
+            host.start,
+        ]
+        return partial(_do_all, ends)
 
     def on_lose_rack(self, fault: Fault) -> Action:
         """All nodes of a rack are killed, or cut off from the others."""

@@ -68,6 +68,10 @@ class Disk:
         """Let every fsync fail, or let every fsync work again."""
         self._files.fsync_error = OSError(errno.EIO, "input/output error") if is_failing else None
 
+    def fail_reads(self, is_failing: bool) -> None:
+        """Let every read fail, or let every read work again."""
+        self._files.read_error = OSError(errno.EIO, "input/output error") if is_failing else None
+
     def limit(self, room_bytes: int | None) -> None:
         """Leave space for `room_bytes` more bytes; None means no limit."""
         self._files.room_bytes = room_bytes

@@ -21,6 +21,7 @@ DEATH = "death in mid-write"
 """The state of a run in which a process died between two changes of its disk."""
 DISK_FULL = "node ended by a full disk"
 DISK_FAILED = "node ended by a failed disk"
+DISK_UNREADABLE = "node ended by an unreadable disk"
 
 
 class _Waiting(NamedTuple):

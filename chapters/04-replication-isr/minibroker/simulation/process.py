@@ -89,7 +89,13 @@ class Process:
     def after(self, delay_ms: int, action: Action) -> Timer:
         """Run an action later, unless the process dies before that."""
         life = self.lives
-        return self._scheduler.after(delay_ms, lambda: self._run_in(life, action))
+
+        # This is `_run_in` without another call: most events of a world are such timers.
+        def fire() -> None:
+            if self.lives == life:
+                self.run(action)
+
+        return self._scheduler.after(delay_ms, fire)
 
     def in_this_life(self, action: Callable[..., None]) -> Callable[..., None]:
         """Wrap an action, such as an answer under way, so that it does nothing after the process has died."""

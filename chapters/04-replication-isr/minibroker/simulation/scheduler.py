@@ -9,6 +9,9 @@ from heapq import heappop, heappush
 
 Action = Callable[[], None]
 
+EVENTS_MAX = 50_000
+"""More events than this in one millisecond are a loop that would never end."""
+
 
 class Timer:
     """An action that will run, unless it is cancelled."""
@@ -44,14 +47,17 @@ class Scheduler:
 
     def run(self, until_ms: int) -> None:
         """Run all actions that are due by `until_ms`, including actions that are scheduled in the meantime."""
-        heap = self._heap
+        heap, first = self._heap, self.events
         while heap and heap[0][0] <= until_ms:
             at_ms, _serial, timer = heappop(heap)
             action, timer.action = timer.action, None
             if action is None:
                 continue
             # Time moves only with an event.
-            self.now_ms = at_ms
+            if at_ms != self.now_ms:
+                self.now_ms, first = at_ms, self.events
+            elif self.events - first > EVENTS_MAX:
+                raise RuntimeError(f"more than {EVENTS_MAX} events at {at_ms} ms: time stands still")
             self.events += 1
             action()
             if self.after_event is not None:

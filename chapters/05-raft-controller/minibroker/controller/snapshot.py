@@ -10,11 +10,13 @@ from minibroker.metadata.image import BrokerImage, Image, PartitionImage
 from minibroker.metadata.records import (
     METADATA_VERSION,
     BrokerEndpoint,
+    ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    QuotaEntityData,
     RegisterBrokerRecord,
     TopicRecord,
 )
@@ -34,6 +36,10 @@ def records_of(image: Image) -> Iterator[MetadataRecord]:
     for (kind, name), configs in image.configs.items():
         for key, value in configs.items():
             yield ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+    for entity, quotas in image.client_quotas.items():
+        parts = [QuotaEntityData(entity_type=it, entity_name=name) for it, name in entity]
+        for key, amount in quotas.items():
+            yield ClientQuotaRecord(entity=parts, key=key, value=amount, remove=False)
     if image.next_producer_id:
         yield ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
 

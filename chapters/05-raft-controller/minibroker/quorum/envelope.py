@@ -122,7 +122,7 @@ class Envelopes:
         answer = self._registry.answer(inner)
         assert answer is not None, "every administrative request has an answer"
         if isinstance(answer, Wait):
-            return _sealed_later(inner.header, answer)
+            return answer.then(lambda response: _sealed(inner.header, response))
         return _sealed(inner.header, answer)
 
     def _opened(self, call: Call[EnvelopeRequest]) -> Call[Any]:
@@ -157,14 +157,6 @@ def _address(data: bytes) -> str:
         return str(ipaddress.ip_address(data))
     except ValueError as error:
         raise Refused(ErrorCode.INVALID_REQUEST, f"an address has 4 or 16 bytes, not {len(data)}") from error
-
-
-def _sealed_later(header: RequestHeader, wait: Wait[Response]) -> Wait[Response]:
-    def attempt() -> Response | None:
-        response = wait.attempt()
-        return None if response is None else _sealed(header, response)
-
-    return Wait(wait.keys, wait.timeout_ms, attempt, lambda: _sealed(header, wait.expire()))
 
 
 def _sealed(header: RequestHeader, response: Response) -> EnvelopeResponse:

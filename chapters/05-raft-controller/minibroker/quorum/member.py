@@ -21,7 +21,6 @@ from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.metadata.authority import METADATA_LOG_CONFIG
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import Image
-from minibroker.partitions import access as partition_access
 from minibroker.partitions.access import Access, Filter, Place
 from minibroker.partitions.cluster import check_metadata_log
 from minibroker.partitions.errors import BrokerFailure
@@ -76,13 +75,13 @@ class QuorumMember(Membership):
 
     authority: ClusterAuthority
     rows: Mapping[ApiKey, Access] = access.ROWS
-    _all_rows: Mapping[ApiKey, Access] = {**partition_access.ROWS, **access.ROWS}
 
     def __init__(self, machine: Machine, *, features: Mapping[str, int] = FIRST_FEATURES) -> None:
         """`features` has the feature levels that a controller sets if they are not set yet."""
         super().__init__(machine, self._in_envelope, is_alone=not quorum_voters(machine.config))
         self._features = features
         self._config = config = machine.config
+        self._voter_addresses = {it.node_id: Address(it.host, it.port) for it in quorum_voters(config)}
         self._is_voter = "controller" in process_roles(config)
         self._is_broker = "broker" in process_roles(config)
         self._duties = Duties(config, self.me)
@@ -108,9 +107,9 @@ class QuorumMember(Membership):
             host = next(it.host for it in self._config.listeners if it.name == name)
             return Address(_REACHED_AT.get(host, host), self._machine.port_of(name))
         # The configured address of a voter is preferred: the address in the metadata may be older.
-        voter = next((it for it in quorum_voters(self._config) if it.node_id == node_id), None)
+        voter = self._voter_addresses.get(node_id)
         if voter is not None:
-            return Address(voter.host, voter.port)
+            return voter
         broker = self.quorum.registered_place_of(node_id)
         # An added voter that is not a broker has its address in the voter set.
         added = self.raft.voters.voters.get(node_id)
@@ -312,7 +311,7 @@ class QuorumMember(Membership):
         registry.add(ApiKey.DESCRIBE_TOPIC_PARTITIONS, describe)
         QuorumHandlers(self.quorum).add_handlers(registry, store)
         VoterChanges(self.quorum).add_handlers(registry)
-        registry.add(ApiKey.ENVELOPE, Envelopes(registry, self._all_rows))
+        registry.add(ApiKey.ENVELOPE, Envelopes(registry, self.table))
 
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
         """The filters that forward a request to the controller, or to the broker that a configuration request names."""
@@ -340,7 +339,7 @@ class QuorumMember(Membership):
         A request of the node itself, such as the automatic creation of a topic, is sent without an envelope.
         """
         header = call.header
-        row = self._all_rows.get(ApiKey(header.api_key))
+        row = self.table.get(ApiKey(header.api_key))
         is_read = row is not None and row.is_read
         # The request inside has the version that the client used.
         return Forwarded(call.request, call.version, wrap(call), None, partial(unwrap, header), is_read=is_read)

@@ -70,6 +70,9 @@ class MarkerSender:
         self._busy: set[int] = set()
         """The nodes that have not answered the last request yet."""
         self._next: asyncio.Handle | None = None
+        self._refused: list[_Due] = []
+        """The markers that wait a while before they are sent again."""
+        self._retry: asyncio.Handle | None = None
 
     def order(self, coordinator: Coordinator[TransactionShard], orders: Iterable[Markers]) -> None:
         """Send markers."""
@@ -80,30 +83,37 @@ class MarkerSender:
             self._due += [_Due(coordinator, order, name, topics[name.topic].topic_id) for name in sorted(known)]
             if gone or not known:
                 self._on_marked(coordinator, order.transactional_id, list(gone))
-        self._soon(0)
+        self._soon()
 
     def on_image(self, old: Image, new: Image) -> None:
         """The metadata have changed: a partition may have a leader again, or may be deleted."""
         if self._due and (new.topics is not old.topics or new.brokers is not old.brokers):
-            self._soon(0)
+            self._soon()
 
     def stop(self) -> None:
         """Send nothing more."""
         self._due.clear()
-        if self._next is not None:
-            self._next.cancel()
+        self._refused.clear()
+        for handle in (self._next, self._retry):
+            if handle is not None:
+                handle.cancel()
 
-    def _soon(self, delay_s: float) -> None:
-        """Begin a round after a while, unless one begins earlier."""
-        if self._next is not None:
-            if delay_s:
-                return
-            self._next.cancel()
-        loop = asyncio.get_running_loop()
-        if delay_s:
-            self._next = loop.call_later(delay_s, self._run, self._round)
-        else:
-            self._next = loop.call_soon(self._run, self._round)
+    def _soon(self) -> None:
+        """Begin a round in the next pass of the event loop."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().call_soon(self._run, self._round)
+
+    def _refuse(self, dues: list[_Due]) -> None:
+        """Send markers again after a while. At once would be an endless loop if this node itself has refused them."""
+        self._refused += dues
+        if self._refused and self._retry is None:
+            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._run, self._send_again)
+
+    def _send_again(self) -> None:
+        self._retry = None
+        dues, self._refused = self._refused, []
+        self._due += dues
+        self._soon()
 
     def _round(self) -> None:
         self._next = None
@@ -158,15 +168,13 @@ class MarkerSender:
                 written.setdefault((due.coordinator, due.order.transactional_id), []).append(due.name)
             else:
                 again.append(due)
-        self._due += again
+        self._refuse(again)
         for (coordinator, transactional_id), names in written.items():
             if self._is_running(coordinator):
                 self._on_marked(coordinator, transactional_id, names)
-        # Markers that came while the node was busy go out at once, and refused ones after a while.
-        if len(self._due) > len(again):
-            self._soon(0)
-        elif again:
-            self._soon(_RETRY_S)
+        # Markers that came while the node was busy go out at once.
+        if self._due:
+            self._soon()
 
 
 def _by_order(dues: list[_Due]) -> dict[tuple[Coordinator[TransactionShard], Markers], list[TopicPartition]]:

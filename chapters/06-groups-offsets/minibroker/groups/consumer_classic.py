@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from minibroker.groups.consumer_facts import ConsumerFacts
-from minibroker.groups.consumer_members import Member, MemberState, Owned
-from minibroker.groups.conversion import assignment_bytes, classic_metadata
+from minibroker.groups.consumer_members import Member, MemberState
+from minibroker.groups.conversion import assignment_bytes, classic_metadata, owned_by
 from minibroker.groups.errors import GroupRefused
 from minibroker.groups.keys import GroupSettings
 from minibroker.groups.rebalancing import Plan
@@ -32,7 +32,6 @@ from minibroker.groups.tables.heartbeat import HeartbeatRequest
 from minibroker.groups.tables.join_group import JoinGroupRequest, JoinGroupResponse
 from minibroker.groups.tables.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 from minibroker.groups.tables.sync_group import SyncGroupRequest, SyncGroupResponse
-from minibroker.metadata.image import Image
 from minibroker.wire.codes import ErrorCode
 
 MEMBER_ID_VERSION = 4  # from this version of JoinGroup a new member must join with an id (KIP-394)
@@ -64,7 +63,7 @@ class ClassicRequests:
         plan = Plan(self._group.facts, self._group.surroundings(now_ms))
         plan.update_member(before, after, has_new_topics=True)
         target = plan.update_target(before, after)
-        member = plan.reconcile(before, after, target, _owned(subscription, self._group.image))
+        member = plan.reconcile(before, after, target, owned_by(subscription, self._group.image))
         self._start_timers(member, request.session_timeout_ms, now_ms)
         response = JoinGroupResponse(
             member_id=member.member_id,
@@ -207,11 +206,3 @@ def _subscription(
             request.session_timeout_ms, {it.name: it.metadata for it in request.protocols}
         ),
     )
-
-
-def _owned(subscription: ConsumerProtocolSubscription, image: Image) -> Owned:
-    return {
-        image.topics[it.topic].topic_id: frozenset(it.partitions)
-        for it in subscription.owned_partitions
-        if it.topic in image.topics
-    }

@@ -4,15 +4,21 @@ Consumers are upgraded one after the other. The first one that joins with the ne
 the last one leaves, the group is converted back. Members of the classic protocol stay in a group of the new protocol:
 they join, sync and send heartbeats as before, and their generation is their member epoch. No member loses its
 partitions in a conversion.
+
+A cooperative member may be about to give up partitions when its group is converted: it owned them when it joined, and
+its assignment does not have them. No other member gets them before this member has joined again without them.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from minibroker.groups.classic import ClassicGroup
 from minibroker.groups.classic_members import Member as ClassicMember
 from minibroker.groups.consumer_members import (
     Held,
     Member,
+    MemberState,
+    Owned,
     current_record,
     partitions_of,
     subscription_record,
@@ -37,6 +43,7 @@ from minibroker.groups.subscription import (
     CONSUMER_PROTOCOL,
     AssignedTopicPartitions,
     ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     InvalidSubscription,
     decode_assignment,
     decode_subscription,
@@ -63,9 +70,11 @@ def to_consumer(classic: ClassicGroup, image: Image) -> list[GroupRecord]:
     """
     group_id, epoch = classic.group_id, max(classic.generation_id, 0)
     try:
-        members = [_consumer_member(it, classic.protocol_name, epoch, image) for it in classic.members()]
+        found = {it.member_id: _subscription_of(it, classic.protocol_name) for it in classic.members()}
+        members = [_consumer_member(it, found[it.member_id], epoch, image) for it in classic.members()]
     except InvalidSubscription as error:
         raise GroupRefused(ErrorCode.GROUP_ID_NOT_FOUND, str(error)) from error
+    members = _revoking(members, {it: (one.generation_id, owned_by(one, image)) for it, one in found.items()})
     names = {name for it in members for name in it.subscription.subscribed_topic_names}
     records = [GroupRecord(GroupMetadataKey(group_id=group_id), None)]
     records += [subscription_record(group_id, it) for it in members]
@@ -75,11 +84,38 @@ def to_consumer(classic: ClassicGroup, image: Image) -> list[GroupRecord]:
     return records + [current_record(group_id, it) for it in members]
 
 
-def _consumer_member(member: ClassicMember, protocol: str | None, epoch: int, image: Image) -> Member:
+def _subscription_of(member: ClassicMember, protocol: str | None) -> ConsumerProtocolSubscription:
     # Before the first generation the group has no protocol. Then the member's first protocol is used, because a
     # consumer sends the same subscription with each of its protocols.
-    metadata = member.protocols.get(protocol or "") or next(iter(member.protocols.values()))
-    found = decode_subscription(metadata)
+    return decode_subscription(member.protocols.get(protocol or "") or next(iter(member.protocols.values())))
+
+
+def owned_by(subscription: ConsumerProtocolSubscription, image: Image) -> Owned:
+    """The partitions that a member of the classic protocol lists as its own. In the eager protocol it lists none."""
+    return {
+        image.topics[it.topic].topic_id: frozenset(it.partitions)
+        for it in subscription.owned_partitions
+        if it.topic in image.topics
+    }
+
+
+def _revoking(members: Iterable[Member], owned: Mapping[str, tuple[int, Owned]]) -> list[Member]:
+    """The members, each with the partitions that it owned when it joined and that are assigned to no member now."""
+    after = {it.member_id: it for it in members}
+    taken = {partition for it in after.values() for partition in it.held()}
+    # Of two members that list the same partition, the one with the later generation owns it (KIP-792).
+    for member_id in sorted(after, key=lambda it: -owned[it][0]):
+        member, revoking = after[member_id], {}
+        for topic_id, numbers in owned[member_id][1].items():
+            if left := {it: member.epoch for it in sorted(numbers) if (topic_id, it) not in taken}:
+                revoking[topic_id] = left
+                taken.update((topic_id, it) for it in left)
+        if revoking:
+            after[member_id] = replace(member, state=MemberState.UNREVOKED, revoking=revoking)
+    return list(after.values())
+
+
+def _consumer_member(member: ClassicMember, found: ConsumerProtocolSubscription, epoch: int, image: Image) -> Member:
     subscription = ConsumerGroupMemberMetadataValue(
         instance_id=member.instance_id,
         rack_id=found.rack_id,

@@ -3,91 +3,58 @@
     socket ──▶ inbox ──▶ frame, frame, frame ──▶ handlers ──▶ answers ──▶ one send
                             └ too long for the inbox: received into its own buffer
 
-A request that must wait is an entry in the table `Waiting`, not a task. Until its answer is sent, the connection parses
-no further frame. The same holds while the client does not read its answers, while a large answer is sent, and while the
-budget has no room for a long request. What arrives meanwhile is kept, up to the size of the inbox. Then the connection
-stops reading.
-
-A client that sends many requests at once is served for a few milliseconds at a time, so that other clients have their
-turn.
+No further frame is parsed while a request waits that blocks (`line`), while the client does not read its answers, while
+a large answer is sent, while the budget has no room for a long request, and while a quota lets the client wait. What
+arrives meanwhile is kept, up to the size of the inbox. Then the connection stops reading. A client that sends many
+requests at once is served for a few milliseconds at a time, so that other clients have their turn.
 """
 
 import asyncio
-import logging
 from struct import Struct as Packing
 from time import monotonic
-from typing import NamedTuple, cast
+from typing import cast
 
 from minibroker.log.clock import monotonic_ms
-from minibroker.log.interfaces import FileSlice
-from minibroker.partitions.budget import Share
-from minibroker.partitions.errors import Disconnect, Overload
-from minibroker.partitions.registry import Deferred, Reply, Session
 from minibroker.partitions.server import Connect, NewSession, Server, host_of, name_of
-from minibroker.partitions.waiting import Parked
+from minibroker.transfer.answers import Answers
+from minibroker.transfer.arrivals import Arrivals
 from minibroker.transfer.buffers import INBOX_BYTES, Buffers, LongFrame
-from minibroker.transfer.sending import PIECE_BYTES, SMALL_BYTES, Maps, Sending, Transfer, read_whole
-from minibroker.wire.errors import MalformedMessage
+from minibroker.transfer.outbox import Way
+from minibroker.transfer.receiving import LongRequest, Reading
+from minibroker.transfer.sending import PIECE_BYTES, Maps, Transfer
 from minibroker.wire.frames import LENGTH_SIZE, frame_length
-from minibroker.wire.headers import part_bytes
-from minibroker.wire.schema import Part, Response
-
-log = logging.getLogger(__name__)
 
 _LENGTH = Packing(">i")
-_COPIED_BYTES_MAX = 8 * 1024
-"""A frame of at most this size is copied out of the inbox, because a request that waits would keep the whole inbox."""
+_COPIED_BYTES_MAX = 8 * 1024  # such a frame is copied: if its request waits, it would keep the whole inbox
 _KEPT_BYTES_MAX = INBOX_BYTES // 2
 _TURN_S = 0.002
 _TOGETHER_BYTES_MAX = 256 * 1024
 
 
-class _Shared(NamedTuple):
-    """What all connections of a server share."""
-
-    buffers: Buffers
-    maps: Maps
-    transfer: Transfer
-
-
-def fast_connection(transfer: Transfer) -> Connect:
-    """Make the protocols of a server's connections."""
-    shared = _Shared(Buffers(), Maps(), transfer)
-    return lambda server, new_session: FastConnection(server, new_session, shared)
+def fast_connection(transfer: Transfer, arrivals: Arrivals | None = None) -> Connect:
+    """Make the protocols of a server's connections. `arrivals` limits how many come in a second."""
+    buffers, way = Buffers(), Way(transfer, Maps())
+    return lambda server, new_session: FastConnection(server, new_session, buffers, way, arrivals)
 
 
 class FastConnection(asyncio.BufferedProtocol):
     """One client."""
 
-    transport: asyncio.Transport
-    session: Session
-    peer: str
-    address: str
-
-    def __init__(self, server: Server, new_session: NewSession, shared: _Shared) -> None:
+    def __init__(
+        self, server: Server, new_session: NewSession, buffers: Buffers, way: Way, arrivals: Arrivals | None
+    ) -> None:
         self._server = server
         self._new_session = new_session
-        self._buffers, self._maps, self._transfer = shared
+        self._buffers, self._way, self._arrivals = buffers, way, arrivals
         self.trial = ""
         self.served_count = 0
         self.begun_ms = self.since_ms = monotonic_ms()
         self._kept = b""
         """The bytes that arrived and were not parsed yet: a part of a frame, or whole frames while none is parsed."""
-        self._long: LongFrame | None = None
-        self._share: Share | None = None
-        self._parked: Parked[Response] | None = None
-        self.is_parked = False
-        self._sending: Sending | None = None
-        self._answers: list[bytes | bytearray | memoryview] = []
-        """The answers that are sent together at the end of this event."""
-        self._answers_bytes = 0
-        self._is_busy = False
-        """Whether no frame may be parsed now."""
-        self._is_reading = True
-        self._is_full = False
-        """Whether the socket takes no more bytes."""
-        self._is_ended = False
-        """Whether the client sends no more."""
+        self._long: LongRequest | None = None
+        self._is_busy = False  # no frame may be parsed now
+        self._is_full = False  # the socket takes no more bytes
+        self._is_ended = False  # the client sends no more
         self._is_closing = False
 
     # Called by the event loop -----------------------------------------------------------------------------------------
@@ -97,28 +64,34 @@ class FastConnection(asyncio.BufferedProtocol):
         # The transports of uvloop have the methods of asyncio's, but are no subclass.
         self.transport = transport = cast("asyncio.Transport", transport)
         self.session = self._new_session(name_of(transport.get_extra_info("peername")))
+        self._reading = Reading(transport)
+        self._answers = Answers(self._server, self.session, transport, self._way, self)
+        self._outbox = self._answers.outbox
         self.peer = self.session.peer
         self.address = host_of(self.peer)
         # The server parses nothing while the transport has bytes that the socket did not take.
         transport.set_write_buffer_limits(high=0)
         if not self._server.enter(self):
             self.abort()
+        elif self._arrivals is not None:
+            self._answers.arrive(self._arrivals.judge(self.address, monotonic_ms()))
+            self._is_busy = self._answers.is_paused
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Where the next bytes go: into the long frame, or into the inbox, after the bytes that were kept."""
         if self._long is not None:
-            return self._long.room(PIECE_BYTES)
-        kept = len(self._kept)
+            return self._long.frame.room(PIECE_BYTES)
+        inbox, kept = self._buffers.inbox, len(self._kept)
         if not kept:
-            return self._buffers.inbox
-        inbox = self._buffers.inbox
+            return inbox
         inbox[:kept] = self._kept
         return inbox[kept:]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived."""
         if self._long is not None:
-            self._on_long(self._long, nbytes)
+            self._long.frame.arrived += nbytes
+            self._long.pay(nbytes)
             return
         kept = len(self._kept)
         if not kept:
@@ -135,7 +108,7 @@ class FastConnection(asyncio.BufferedProtocol):
         if self.is_parked or self._long is not None:
             self.abort()
         self._is_ended = True
-        return self._is_busy
+        return self._is_busy and not (self._answers.is_paused and not self._kept and not self._outbox.sending)
 
     def pause_writing(self) -> None:
         """The socket takes no more bytes."""
@@ -145,19 +118,17 @@ class FastConnection(asyncio.BufferedProtocol):
         """The socket has taken all bytes."""
         self._is_full = False
         self.since_ms = monotonic_ms()
-        if self._sending is not None:
-            self._sending.go_on()
+        if self._outbox.sending:
+            self._outbox.flush()
         else:
-            self._go_on()
+            self.go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """The connection was closed, by either side."""
         self._is_busy = self._is_closing = True
-        if self._parked is not None:
-            self._server.forget(self._parked)
-        if self._sending is not None:
-            self._sending.stop()
-        self._end_share()
+        self._answers.end()
+        if self._long is not None:
+            self._long.end()
         self._server.leave(self)
 
     # Parsing ----------------------------------------------------------------------------------------------------------
@@ -171,7 +142,7 @@ class FastConnection(asyncio.BufferedProtocol):
             self._flush()
             self._server.settle()
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
 
     def _answer_frames(self, data: memoryview, position: int) -> int:
         """Answer whole frames, one after the other; return the position after them."""
@@ -182,260 +153,137 @@ class FastConnection(asyncio.BufferedProtocol):
             if not start < stop <= size or stop - start > bytes_max:
                 break
             position = stop
-            self._answer(data[start:stop])
+            is_copied = stop - start <= _COPIED_BYTES_MAX
+            self._answer(memoryview(bytearray(data[start:stop])) if is_copied else data[start:stop])
             if self._is_busy:
+                if not is_copied:
+                    self._buffers.renew()
                 break
-            if monotonic() > turn_end or self._answers_bytes > _TOGETHER_BYTES_MAX:
+            if monotonic() > turn_end or self._outbox.bytes > _TOGETHER_BYTES_MAX:
                 self._take_a_break()
                 break
         return position
 
-    def _answer(self, frame: memoryview) -> None:
-        if len(frame) <= _COPIED_BYTES_MAX:
-            frame = memoryview(bytearray(frame))
+    def _answer(self, frame: memoryview, long: LongFrame | None = None) -> None:
+        """Answer one request. `long` is its buffer, if it has its own."""
         outcome = self._server.dispatch(self, frame)
         self.served_count += 1
-        if isinstance(outcome, Reply):
-            self._take(outcome)
-        else:
-            if len(frame) > _COPIED_BYTES_MAX:
-                self._buffers.renew()
-            self._park(outcome)
-
-    def _take_a_break(self) -> None:
-        """Let the event loop serve other clients, then go on."""
-        self._is_busy = True
-        asyncio.get_running_loop().call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        """Parse again. This is called when the reason for which the connection was busy is gone."""
-        if self._is_closing or self._is_full or self.is_parked or self._sending is not None:
-            return
-        self._is_busy = False
-        if self._server.is_stopping or self.session.is_over:
-            self._close()
-            return
-        if self._kept:
-            data, self._kept = memoryview(bytearray(self._kept)), b""
-            self._serve(data)
-        if self._is_ended and not self._is_busy:
-            self._close()
-        self._read_on()
-
-    def _read_on(self) -> None:
-        if not (self._is_reading or self._is_busy):
-            self._is_reading = True
-            self.transport.resume_reading()
+        self._answers.add(outcome, long)
+        if self._answers.is_blocked or self.session.is_over:
+            self._rest()
 
     def _begin_frame(self, data: memoryview) -> None:
         """Keep the rest of the data, or begin to receive a frame that is too long for the inbox."""
         if len(data) >= LENGTH_SIZE and not self._is_busy:
             length = frame_length(data[:LENGTH_SIZE], self._server.frame_bytes_max(self))
             if LENGTH_SIZE + length > INBOX_BYTES:
-                self._begin_long(length, data[LENGTH_SIZE:])
+                frame = LongFrame(self._buffers, length, data[LENGTH_SIZE:])
+                self._long = LongRequest(self._server, self, self._reading, frame, self._answer_long)
+                self._long.pay(frame.arrived)
                 return
         self._keep(data)
 
-    def _keep(self, data: memoryview) -> None:
-        self._kept = bytes(data)
-        if self._is_busy and self._is_reading and len(data) > _KEPT_BYTES_MAX:
-            self._is_reading = False
-            self.transport.pause_reading()
-
-    # Long frames ------------------------------------------------------------------------------------------------------
-
-    def _begin_long(self, length: int, first: memoryview) -> None:
-        self._share = share = self._server.budget.begin(self.address, length, lambda: self._cut_off(share))
-        self._long = LongFrame(self._buffers, length, first)
-        if first:
-            self._pay(len(first))
-
-    def _on_long(self, long: LongFrame, count: int) -> None:
-        long.arrived += count
-        self._pay(count)
-
-    def _pay(self, count: int) -> None:
-        """Take room in the budget for bytes that have arrived. If there is none, read no more until there is."""
-        assert self._share is not None
-        if self._server.budget.take(self._share, count, self._on_room):
-            self._answer_long()
-        elif self._is_reading:
-            self._is_reading = False
-            self.transport.pause_reading()
-
-    def _on_room(self) -> None:
-        asyncio.get_running_loop().call_soon(self._on_paid)
-
-    def _on_paid(self) -> None:
-        if self._is_closing:
-            return
-        self._answer_long()
-        self._read_on()
-
-    def _answer_long(self) -> None:
-        long = self._long
-        if long is None or not long.is_whole:
-            return
+    def _answer_long(self, frame: LongFrame) -> None:
         self._long = None
         try:
-            outcome = self._server.dispatch(self, long.view())
-            self.served_count += 1
-            if isinstance(outcome, Reply):
-                self._take(outcome)
-                long.give_back()
-            else:
-                self._park(outcome, long)
-            self._end_share()
+            self._answer(frame.view(), frame)
             self._flush()
             self._server.settle()
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
 
-    def _end_share(self) -> None:
-        if self._share is not None:
-            share, self._share = self._share, None
-            self._server.budget.end(share)
+    # Backpressure -----------------------------------------------------------------------------------------------------
 
-    def _cut_off(self, share: Share) -> None:
-        self._server.warn(
-            f"{self.peer}: closed: only {share.bytes} of the {share.length} bytes of a request have arrived, and other "
-            "clients wait for their memory (queued.max.request.bytes)"
-        )
-        self.abort()
+    def _keep(self, data: memoryview) -> None:
+        self._kept = bytes(data)
+        if self._is_busy and len(data) > _KEPT_BYTES_MAX:
+            self._reading.stop()
+
+    def _rest(self) -> None:
+        """Parse nothing now. A connection that pauses is not idle."""
+        self._is_busy = True
+        self.since_ms = max(self.since_ms, self._answers.paused_until_ms)
+
+    def _take_a_break(self) -> None:
+        """Let the event loop serve other clients, then go on."""
+        self._is_busy = True
+        asyncio.get_running_loop().call_soon(self.go_on)
+
+    def go_on(self) -> None:
+        """Parse again. This is called when a reason for which the connection was busy is gone."""
+        if self._is_closing or self._is_full or self._answers.is_blocked:
+            return
+        if self._server.is_stopping or self.session.is_over:
+            if not self.is_parked:
+                self._close()
+            return
+        self._is_busy = False
+        if self._kept:
+            data, self._kept = memoryview(bytearray(self._kept)), b""
+            self._serve(data)
+        if self._is_ended and not self._is_busy:
+            self._close()
+        if not self._is_busy:
+            self._reading.resume()
 
     # Answering --------------------------------------------------------------------------------------------------------
 
-    def _take(self, reply: Reply) -> None:
-        """Collect an answer. A large one ends the event: it is sent piece by piece."""
-        count = part_bytes(reply.parts)
-        if count > SMALL_BYTES and len(reply.parts) > 1:
-            self._send_in_pieces(reply.parts)
-        else:
-            self._answers += [read_whole(it) if isinstance(it, FileSlice) else it for it in reply.parts]
-            self._answers_bytes += count
-        if self.session.is_over:
-            self._is_busy = True
-
-    def _send_in_pieces(self, parts: list[Part]) -> None:
-        self._is_busy = True
-        self._sending = Sending(
-            self.transport,
-            [*self._answers, *(it for it in parts if not isinstance(it, FileSlice) or it.count)],
-            transfer=self._transfer,
-            maps=self._maps,
-            on_progress=self._on_progress,
-            on_sent=self._on_sent,
-            on_failed=self._fail,
-        )
-        self._answers, self._answers_bytes = [], 0
-
     def _flush(self) -> None:
         """Send the answers of this event together."""
-        if self._sending is not None:
-            self._sending.go_on()
-            return
-        answers = self._answers
-        if answers:
-            self._answers, self._answers_bytes = [], 0
-            self.transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
+        self._outbox.flush()
         if self.session.is_over or self._server.is_stopping:
             self._take_a_break()
 
-    def _on_progress(self) -> None:
+    def on_progress(self) -> None:
+        """The client has read a part of a large answer."""
         self.since_ms = monotonic_ms()
 
-    def _on_sent(self) -> None:
-        """A large answer was sent."""
-        self._sending = None
-        self._on_answered()
-
-    def _on_answered(self) -> None:
-        """The answer for which the connection was busy is sent. Parse what was kept, soon."""
-        if self._kept or not self._is_reading or self._is_ended or self.session.is_over or self._server.is_stopping:
-            asyncio.get_running_loop().call_soon(self._go_on)
+    def on_advanced(self) -> None:
+        """Answers that waited were sent. If nothing else keeps the connection busy, parse what was kept, soon."""
+        self.on_progress()
+        is_left = self._is_busy and (self._kept or self._is_ended or not self._reading.is_on)
+        if self._answers.is_blocked:
+            self._rest()
+        elif is_left or self.session.is_over or self._server.is_stopping:
+            self._take_a_break()
         else:
             self._is_busy = self._is_full
-
-    # Waiting ----------------------------------------------------------------------------------------------------------
-
-    def _park(self, deferred: Deferred, long: LongFrame | None = None) -> None:
-        """Let a request wait for its answer."""
-        self._is_busy = self.is_parked = True
-
-        def complete(response: Response) -> None:
-            if long is not None:
-                long.give_back()
-            if deferred.wait.turn is None:
-                self._on_answer(deferred, response)
-            else:
-                self._encode(deferred, response)
-
-        self._parked = self._server.park(deferred, complete, self._fail)
-
-    def _on_answer(self, deferred: Deferred, response: Response) -> None:
-        """The wait is over. This is called while another request is answered, so it parses no frame."""
-        try:
-            self._on_reply(deferred.reply(response))
-        except Exception as error:
-            self._fail(error)
-
-    def _encode(self, deferred: Deferred, response: Response) -> None:
-        """Encode the answer of a request in slices on a thread, because it is large. The loop serves other clients."""
-
-        def on_encoded(encoded: asyncio.Future[Reply]) -> None:
-            try:
-                self._on_reply(encoded.result())
-            except Exception as error:
-                self._fail(error)
-
-        asyncio.get_running_loop().run_in_executor(None, deferred.reply, response).add_done_callback(on_encoded)
-
-    def _on_reply(self, reply: Reply) -> None:
-        self.is_parked, self._parked = False, None
-        if self._is_closing:
-            return
-        self.since_ms = monotonic_ms()
-        self._take(reply)
-        self._flush()
-        if self._sending is None:
-            self._on_answered()
 
     # Ending -----------------------------------------------------------------------------------------------------------
 
     @property
+    def is_parked(self) -> bool:
+        """Whether a request waits for its answer."""
+        return bool(self._answers)
+
+    @property
     def is_idle(self) -> bool:
         """Whether there is no request."""
-        return not (self._is_busy or self._kept or self._long is not None)
+        return not (self._is_busy or self.is_parked or self._kept or self._long is not None)
 
     def close_if_idle(self) -> None:
         """Close, unless a request is being read or answered."""
-        if self.is_idle:
+        if self.is_idle or (self._answers.is_paused and not self._outbox.sending):
             self._close()
 
     def abort(self) -> None:
         """Close at once."""
         self._is_closing = self._is_busy = True
+        self._answers.end()
         self.transport.abort()
 
     def _close(self) -> None:
         """Close when the answers were sent."""
         self._is_closing = self._is_busy = True
+        self._answers.end()
         self.transport.close()
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """Close the connection because of an error, after the answers to earlier requests."""
-        if isinstance(error, Overload):
-            self._server.warn(f"{self.peer}: {error}")
-        elif isinstance(error, MemoryError):
-            self._server.warn(f"{self.peer}: closed: its request needs more memory than there is")
-        elif isinstance(error, MalformedMessage | Disconnect | OSError):
-            log.info("%s: closed: %s", self.peer, error)
-        else:
-            log.error("%s: closed because of a bug", self.peer, exc_info=error)
-        if self._sending is not None:
+        self._server.report(self.peer, error)
+        if self._outbox.sending:
             # A part of this answer may be sent, so nothing else may follow.
             self.abort()
-            return
-        if self._answers and not self._is_closing:
-            self.transport.write(b"".join(self._answers))
-        self._close()
+        elif not self._is_closing:
+            self._outbox.flush()
+            self._close()

@@ -131,8 +131,9 @@ class Sending:
             pass
         except (OSError, ValueError, Disconnect) as error:
             self.stop()
-            self._on_failed(error)
+            self._on_failed(error if isinstance(error, Disconnect) else Disconnect(str(error)))
             return
+        self._on_progress()
         if not self._left:
             self.stop()
             self._on_sent()

@@ -1,6 +1,6 @@
 """The physical limits of a connection: the speed of TCP on this machine without a broker.
 
-Each limit is a case, like those of `minibroker.bench.limits`. The benchmarks of chapters 03 and 04 use them.
+Each limit is a case, like those of `limits`.
 """
 
 import os
@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from minibroker.bench import MIB, Case, Context, bytes_text, limits
+from minibroker.bench import limits
+from minibroker.bench.context import Context
+from minibroker.bench.measure import Case
+from minibroker.bench.units import MIB, bytes_text
 
 
 def loopback(context: Context, bytes_count: int, block_bytes: int = MIB, name: str = "") -> Case:

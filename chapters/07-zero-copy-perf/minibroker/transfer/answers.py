@@ -1,0 +1,174 @@
+"""The answers of a connection, in the order of its requests.
+
+    Reply    ──▶ outbox, or the end of the line if others wait
+    Deferred ──▶ the table `Waiting`, and a place in line ──▶ outbox, when it is ready and the first in line
+
+An answer may tell the client to wait, because of a quota. Then the next requests are not served for that time.
+"""
+
+import asyncio
+from typing import Protocol
+
+from minibroker.log.clock import monotonic_ms
+from minibroker.partitions.registry import Deferred, Reply, Session
+from minibroker.partitions.server import Server
+from minibroker.transfer.arrivals import Arrival
+from minibroker.transfer.buffers import LongFrame
+from minibroker.transfer.line import Line, Place
+from minibroker.transfer.outbox import Outbox, Way
+from minibroker.wire.schema import Response
+
+
+class Owner(Protocol):
+    """The connection, as its answers see it."""
+
+    def on_progress(self) -> None:
+        """The client has read a part of an answer."""
+
+    def on_advanced(self) -> None:
+        """Answers that waited were sent."""
+
+    def go_on(self) -> None:
+        """A pause is over."""
+
+    def abort(self) -> None:
+        """The client is refused."""
+
+    def fail(self, error: Exception) -> None:
+        """An answer could not be made or sent."""
+
+
+class Answers:
+    """The answers that wait, and those that are on their way."""
+
+    def __init__(
+        self,
+        server: Server,
+        session: Session,
+        transport: asyncio.Transport,
+        way: Way,
+        owner: Owner,
+    ) -> None:
+        self._server = server
+        self._session = session
+        self._owner = owner
+        self.outbox = self._outbox = Outbox(
+            transport, way, on_progress=owner.on_progress, on_sent=self._advance, on_failed=owner.fail
+        )
+        self._line = Line()
+        self._is_flush_due = False
+        self._is_over = False
+        self.is_paused = False
+        """Whether the client must wait for a while, because of a quota."""
+        self.paused_until_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether no request may be served: one that blocks waits, a large answer is being sent, or a quota forbids."""
+        return self._outbox.sending is not None or self.is_paused or (bool(self._line) and self._line.is_blocked)
+
+    def add(self, outcome: Reply | Deferred, frame: LongFrame | None = None) -> None:
+        """Add the answer to the next request. `frame` is the buffer of a long request, which can be used again."""
+        is_held = isinstance(outcome, Deferred) and outcome.wait.is_blocking
+        if isinstance(outcome, Deferred):
+            self._park(outcome, frame if is_held else None)
+        elif self._line:
+            self._line.add(outcome)
+        else:
+            self._take(outcome)
+        if frame is not None and not is_held:
+            frame.give_back()
+
+    def _take(self, reply: Reply) -> None:
+        self._outbox.take(reply.parts)
+        session = self._session
+        if session.pause_ms:
+            pause_ms, session.pause_ms = session.pause_ms, 0
+            self._pause(pause_ms)
+
+    def arrive(self, arrival: Arrival) -> None:
+        """Serve a new client now or later, or close its connection later."""
+        if arrival.delay_ms:
+            self._pause(arrival.delay_ms)
+            if arrival.is_refused:
+                asyncio.get_running_loop().call_later(arrival.delay_ms / 1000, self._owner.abort)
+
+    def _pause(self, pause_ms: int) -> None:
+        """Serve no request for the time that a quota has set. Another answer may make the pause longer."""
+        self.paused_until_ms = max(self.paused_until_ms, monotonic_ms() + pause_ms)
+        if not self.is_paused:
+            self.is_paused = True
+            self._end_pause_later()
+
+    def _end_pause_later(self) -> None:
+        left_ms = self.paused_until_ms - monotonic_ms()
+        if left_ms > 0:
+            asyncio.get_running_loop().call_later(left_ms / 1000, self._end_pause_later)
+            return
+        self.is_paused = False
+        self._owner.go_on()
+
+    def _park(self, deferred: Deferred, frame: LongFrame | None) -> None:
+        """Let a request wait for its answer. `frame` is used until then."""
+        place = self._line.add(None, is_blocking=deferred.wait.is_blocking)
+
+        def complete(response: Response) -> None:
+            if frame is not None:
+                frame.give_back()
+            if deferred.wait.turn is None:
+                self._on_answer(place, deferred, response)
+            else:
+                self._encode(place, deferred, response)
+
+        place.parked = self._server.park(deferred, complete, self._owner.fail)
+
+    def _on_answer(self, place: Place, deferred: Deferred, response: Response) -> None:
+        """The wait is over. This is called while another request is answered, so no frame may be parsed here."""
+        try:
+            self._on_reply(place, deferred.reply(response))
+        except Exception as error:
+            self._owner.fail(error)
+
+    def _encode(self, place: Place, deferred: Deferred, response: Response) -> None:
+        """Encode the answer of a request in slices on a thread, because it is large. The loop serves other clients."""
+
+        def on_encoded(encoded: asyncio.Future[Reply]) -> None:
+            try:
+                self._on_reply(place, encoded.result())
+            except Exception as error:
+                self._owner.fail(error)
+
+        asyncio.get_running_loop().run_in_executor(None, deferred.reply, response).add_done_callback(on_encoded)
+
+    def _on_reply(self, place: Place, reply: Reply) -> None:
+        place.reply = reply
+        if not self._is_over:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Send the answers at the head of the line that are ready. Answers that come together are sent together."""
+        outbox, line = self._outbox, self._line
+        while outbox.sending is None and (reply := line.take()) is not None:
+            self._take(reply)
+        if not line or outbox.sending is not None:
+            outbox.flush()
+        elif not self._is_flush_due:
+            self._is_flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush_late)
+        self._owner.on_advanced()
+
+    def _flush_late(self) -> None:
+        self._is_flush_due = False
+        if not self._is_over:
+            self._outbox.flush()
+
+    def end(self) -> None:
+        """The connection is closed, so no more answers are sent, and requests that wait are forgotten."""
+        self._is_over = True
+        for parked in self._line.waits():
+            self._server.forget(parked)
+        self._line = Line()
+        self._outbox.stop()
