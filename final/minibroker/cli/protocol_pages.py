@@ -1,6 +1,6 @@
-"""The documentation pages of the APIs, generated from the tables.
+"""The documentation pages of the APIs, generated from the tables, with an example of each message.
 
-    python -m minibroker.broker.protocol_pages docs/reference/protocol
+    python -m minibroker.cli.protocol_pages docs/reference/protocol
 
 This command writes the pages again. A test compares the pages in the repository with the tables.
 """
@@ -10,12 +10,17 @@ import sys
 from collections.abc import Iterator
 
 from minibroker.broker.apis import declare_every_api
+from minibroker.cli.protocol_examples import example_request, example_response
 from minibroker.wire.apis import APIS, Api
 from minibroker.wire.fields import REQUIRED, Field, Versions
 from minibroker.wire.schema import Struct
 from minibroker.wire.uuids import NO_UUID
 
-REMADE = "<!-- Made from the tables by `python -m minibroker.broker.protocol_pages docs/reference/protocol`. -->"
+REMADE = "<!-- Made from the tables by `python -m minibroker.cli.protocol_pages docs/reference/protocol`. -->"
+EXAMPLE = [
+    "A request and a response, without the four bytes of length before each: the position, the bytes, and the field",
+    "with its value. Most fields have their defaults.",
+]
 
 
 def pages() -> dict[str, str]:
@@ -67,6 +72,9 @@ def _page(api: Api) -> str:
         lines += ["", f"## {message.__name__}", "", _doc(message), "", *_table(message)]
         for struct in _structs(message):
             lines += ["", f"### {struct.__name__}", "", _doc(struct), "", *_table(struct)]
+    lines += ["", f"## Example in version {api.max_version}", "", *EXAMPLE]
+    for example in (example_request(api), example_response(api)):
+        lines += ["", "```text", *example, "```"]
     return "\n".join(lines).rstrip() + "\n"
 
 
