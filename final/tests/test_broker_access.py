@@ -45,7 +45,8 @@ def test_requests_between_nodes_are_refused_from_clients() -> None:
 def test_requests_for_the_controller_are_forwarded_to_it() -> None:
     expected = """
         CREATE_TOPICS DELETE_TOPICS CREATE_PARTITIONS ALTER_CONFIGS INCREMENTAL_ALTER_CONFIGS ALTER_CLIENT_QUOTAS
-        ELECT_LEADERS ALTER_PARTITION_REASSIGNMENTS LIST_PARTITION_REASSIGNMENTS UNREGISTER_BROKER ADD_RAFT_VOTER REMOVE_RAFT_VOTER
+        ELECT_LEADERS ALTER_PARTITION_REASSIGNMENTS LIST_PARTITION_REASSIGNMENTS UNREGISTER_BROKER
+        ADD_RAFT_VOTER REMOVE_RAFT_VOTER
     """
     forwarded = (key for key, row in access.ROWS.items() if Place.CONTROLLER in row.places)
     assert names(forwarded) == sorted(expected.split())
