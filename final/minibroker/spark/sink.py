@@ -22,6 +22,7 @@ from minibroker.spark import exactly_once, writing
 from minibroker.spark.errors import ConnectorError, InvalidOption
 from minibroker.spark.options import WriteOptions
 from minibroker.spark.progress import Ticket
+from minibroker.spark.whole_input import whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,7 +91,7 @@ class _Writer:
         if self._prefix is None:
             return Written(*writing.write(rows, self._delivery, topic=self._topic))
         ticket = _ticket(self._prefix)
-        done, written = exactly_once.write_once(rows, self._delivery, topic=self._topic, ticket=ticket)
+        done, written = exactly_once.write_once(whole(rows), self._delivery, topic=self._topic, ticket=ticket)
         return Written(*written, ticket, done.is_known_run)
 
     def _check(self, messages: list[Any]) -> None:
