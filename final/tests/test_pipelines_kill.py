@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["clients_fixtures", "spark_fixtures"]
 pytestmark = pytest.mark.xdist_group("spark")
 
-SECONDS_MAX = 120
+SECONDS_MAX = 240
 WITH_ORDERS = "MINIBROKER_WITH_ORDERS" in os.environ
 COUNT = 400
 PER_TRIGGER = 40
@@ -202,7 +202,7 @@ def child_of(runs: Runs, conf: dict[str, str], folder: Path) -> Iterator[Callabl
         child.wait()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_nothing_is_lost_by_queries_that_are_killed_and_run_again(
     spark: "SparkSession",
     broker: Broker,
