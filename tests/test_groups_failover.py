@@ -31,7 +31,6 @@ SETTINGS = (
     f"replica.lag.time.max.ms={LAG_MS_MAX}",
     "default.replication.factor=3",
     "min.insync.replicas=2",
-    "offsets.topic.num.partitions=12",
     *QUICK_GROUPS,
     f"group.consumer.session.timeout.ms={SESSION_MS}",
     # librdkafka waits for the answer to a heartbeat only until the next one is due.
@@ -157,7 +156,7 @@ def test_groups_go_on_without_their_coordinator_and_no_commit_is_lost(
             request_ms=request_ms,
         ) as crews,
         contextlib.closing(aio_reader(nodes, topic, group_of(nodes, victim), request_ms)) as reader,
-        Sender(nodes, topic, partitions=len(REPLICAS), pause_s=0.03, timeout_ms=1000) as sender,
+        Sender(nodes, topic, partitions=len(REPLICAS), pause_s=0.01, timeout_ms=1000) as sender,
     ):
         groups: dict[str, Group] = {**crews, "aiokafka": reader}
         for crew in crews.values():
