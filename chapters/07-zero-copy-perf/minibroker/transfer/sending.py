@@ -128,7 +128,7 @@ class Sending:
         try:
             self._send()
         except BlockingIOError:
-            pass
+            pass  # the socket is full; this is called again when it takes more
         except (OSError, ValueError, Disconnect) as error:
             self.stop()
             self._on_failed(error if isinstance(error, Disconnect) else Disconnect(str(error)))
