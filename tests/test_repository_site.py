@@ -8,6 +8,7 @@ define it. Where Chromium is installed, a browser shows the same.
 import functools
 import html
 import http.server
+import importlib.util
 import json
 import os
 import re
@@ -21,6 +22,23 @@ from typing import Any
 import pytest
 from lessons import ROOT, Page, lessons
 
+AXE = importlib.util.find_spec("axe_core_python")
+PALETTES = {
+    "light": '{index: 0, color: {media: "(prefers-color-scheme: light)", scheme: "default"}}',
+    "dark": '{index: 1, color: {media: "(prefers-color-scheme: dark)", scheme: "slate"}}',
+}
+ACCESSIBLE = (
+    "index",
+    "course",
+    "differences",
+    "glossary",
+    "measurements",
+    "peers",
+    "reference/protocol/fetch",
+    "chapters/01-log/lessons/02-batches",
+    "chapters/05-raft-controller/index",
+    "chapters/06-groups-offsets/lessons/12-looking-back",
+)
 # What a browser would fetch by itself from another host.
 FETCHED = re.compile(r'<(?:script|img|iframe|source)[^>]+src="(?:https?:)?//|<link[^>]+href="(?:https?:)?//')
 
@@ -95,6 +113,57 @@ def test_the_search_finds_a_kip_in_a_site_that_is_read_from_a_disk(tmp_path: Pat
     assert any(path.endswith("/second.html") for path in run_in(page, script, tmp_path / "browser"))
 
 
+@pytest.mark.skipif(shutil.which("chromium") is None or AXE is None, reason="Chromium or axe is not installed")
+def test_axe_finds_no_fault_in_ten_pages(site: Path, tmp_path: Path) -> None:
+    assert AXE is not None
+    assert AXE.origin is not None
+    shutil.copy(Path(AXE.origin).with_name("axe.min.js"), site / "axe.min.js")
+    for palette in PALETTES:
+        found = faults_in_frames(site, palette, tmp_path / palette)
+        assert sorted(found) == sorted(ACCESSIBLE), palette
+        assert {page: faults for page, faults in found.items() if faults} == {}, palette
+
+
+def faults_in_frames(site: Path, palette: str, scratch: Path) -> dict[str, list[Any]]:
+    """Load the pages into the frames of one page, because a browser starts slowly; return the faults of each."""
+    frames = [frame_with_axe(site, name, palette) for name in ACCESSIBLE]
+    iframes = "".join(f'<iframe src="{frame}" style="width: 1280px; height: 900px"></iframe>' for frame in frames)
+    sheet = site / "sheet.htm"
+    sheet.write_text("<!doctype html><title>Frames</title><body></body>")
+    # The frames are added by the script that listens to them, so that no message is missed.
+    script = f"""
+        const found = {{}};
+        addEventListener("message", ({{data: [page, faults]}}) => {{
+            found[page] = faults;
+            if (Object.keys(found).length === {len(frames)}) report(found);
+        }});
+        document.body.insertAdjacentHTML("beforeend", {json.dumps(iframes)});
+    """
+    faults: dict[str, list[Any]] = run_in(sheet, script, scratch)
+    return faults
+
+
+def frame_with_axe(site: Path, name: str, palette: str) -> Path:
+    """A copy of a page in one palette that runs axe when its diagrams are drawn, and tells the page around it."""
+    page = site / f"{name}.html"
+    axe = os.path.relpath(site / "axe.min.js", page.parent)
+    script = f"""
+        addEventListener("load", () => setTimeout(() => axe.run().then(({{violations}}) => {{
+            const faults = violations.map((it) => [it.id, it.nodes.map((node) => node.html.slice(0, 200))]);
+            parent.postMessage(["{name}", faults], "*");
+        }}), 2000));
+    """
+    text = re.sub(
+        r"(<script>__md_scope=.*?</script>)",
+        lambda found: f'{found[1]}<script>__md_set("__palette", {PALETTES[palette]})</script>',
+        page.read_text(),
+        count=1,
+    )
+    frame = page.with_name(f"axe-{page.stem}.htm")
+    frame.write_text(text.replace("</body>", f'<script src="{axe}"></script><script>{script}</script></body>'))
+    return frame.relative_to(site)
+
+
 def run_in(page: Path, script: str, scratch: Path) -> Any:
     """Open a page from the disk, run a script when it is loaded, and return what the script reports."""
     probe = page.with_name(f"probe-{page.stem}.htm")
@@ -103,7 +172,7 @@ def run_in(page: Path, script: str, scratch: Path) -> Any:
     probe.write_text(page.read_text().replace("</body>", f"{run}</body>"))
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
     command += ["--window-size=1280,900", f"--user-data-dir={scratch}", "--dump-dom", probe.as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
     reported = re.search(r'data-report="([^"]*)"', shown)
     assert reported is not None, shown[-2000:]
     return json.loads(html.unescape(reported[1]))
