@@ -80,13 +80,13 @@ class TransactionalCommits:
         name = self._topic.partition_of(request.group_id)
         assert name is not None, "the coordinator leads a partition of the topic"
         is_add = version >= _ADDING_FROM
-        guard = shard.guard_of(who, is_add=is_add)
+        guard = shard.verification.guard_of(who, is_add=is_add)
 
         def done(codes: Mapping[TopicPartition, ErrorCode]) -> None:
             code = _code_for_producer(codes[name], version)
 
             def act(shard: GroupShard, now_ms: int) -> Step:
-                if code is not ErrorCode.NONE or not shard.is_guarded(who.id, guard):
+                if code is not ErrorCode.NONE or not shard.verification.is_guarded(who.id, guard):
                     # Without a guard, the transaction has ended since. The producer asks again.
                     refused = code if code is not ErrorCode.NONE else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                     return Step(replies=[Reply(ticket, refused)])

@@ -82,3 +82,44 @@ class PendingOffsets:
             if not self._places[place]:
                 del self._places[place]
         return offsets
+
+
+class Verification:
+    """Which transactions are being verified, and which of the verified ones are still open."""
+
+    def __init__(self) -> None:
+        self._guards: dict[int, Guard] = {}
+        """For each producer whose transaction is being verified, an object that dies with its marker."""
+        self._owners: dict[int, str] = {}
+        """The transactional id of each producer whose transaction was verified and is open here."""
+
+    def guard_of(self, producer: Producer, *, is_add: bool) -> Guard:
+        """An object that stays the same until the marker of a producer's transaction.
+
+        Before the first offset of a transaction is stored, its coordinator is asked whether the transaction is open.
+        It may end until the answer comes. Then the offset must not be stored, because no marker would follow it. With
+        transaction version 2 (`is_add`) the marker of the transaction before has the same epoch, and ends nothing.
+        """
+        known = self._guards.get(producer.id)
+        if known is None or (known.epoch, known.is_add) != (producer.epoch, is_add):
+            known = self._guards[producer.id] = Guard(producer.epoch, is_add)
+        return known
+
+    def is_guarded(self, producer_id: int, guard: Guard) -> bool:
+        """Whether the transaction of this guard has not ended."""
+        return self._guards.get(producer_id) is guard
+
+    def verified(self, producer: Producer, transactional_id: str) -> None:
+        """The coordinator knows the open transaction of this producer."""
+        self._owners[producer.id] = transactional_id
+
+    def is_verified(self, producer: Producer, transactional_id: str) -> bool:
+        """Whether the producer has a verified transaction of this transactional id."""
+        return self._owners.get(producer.id) == transactional_id
+
+    def end(self, producer: Producer) -> None:
+        """A marker has ended the producer's transaction."""
+        guard = self._guards.get(producer.id)
+        if guard is not None and not (guard.is_add and guard.epoch >= producer.epoch):
+            del self._guards[producer.id]
+        self._owners.pop(producer.id, None)
