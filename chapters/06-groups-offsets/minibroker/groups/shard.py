@@ -373,7 +373,7 @@ class GroupShard:
                 raise GroupRefused(ErrorCode.ILLEGAL_GENERATION)
 
     def on_marker(self, ticket: Ticket, marker: EndMarker) -> Step:
-        """Write a marker. It is answered when the marker and its effect on the offsets are replicated."""
+        """Write a marker. The reply is sent when the marker is applied to the offsets and replicated."""
         return Step(replies=[Reply(ticket, ErrorCode.NONE)], marker=marker)
 
     def _check_commit(self, request: OffsetCommitRequest, version: int, now_ms: int) -> None:
@@ -428,7 +428,8 @@ class GroupShard:
         if isinstance(group, ConsumerGroup):
             described = group.describe(self.image)
         else:
-            # The text is Kafka's, because Kafka's admin client shows it even to a user that asked for a classic group.
+            # Kafka's admin client asks in this way about classic groups, too, and shows this text to the user. So it is
+            # Kafka's text.
             is_classic = group is not None or group_id in self.offsets
             why = "is not a consumer group" if is_classic else "not found"
             message = f"Group {group_id[:64]} {why}."
@@ -455,7 +456,7 @@ class GroupShard:
         response = DeleteGroupsResponse(results=[DeletableGroupResult(group_id=group_id, error_code=code)])
         if code is not ErrorCode.NONE:
             return Step(replies=[Reply(ticket, response)])
-        # The pending offsets go, too. Otherwise a marker would bring the group back.
+        # The pending offsets are deleted, too. Otherwise a marker would bring the group back.
         offsets = [*self.offsets.tombstones_of_group(group_id), *self._pending_only(self.pending.of_group(group_id))]
         records = [*offsets, *tombstones_of(group_id, group)]
         return Step(records, [Reply(ticket, response)])
