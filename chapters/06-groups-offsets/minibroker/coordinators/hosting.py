@@ -1,7 +1,7 @@
 """The coordinators of one kind on a node: one for each partition of their topic that the node leads.
 
 Replication calls `Coordinators` when this node begins to lead a partition, and when it stops leading. `Coordinators`
-runs one timer for all of them, and passes every change of the metadata to them. `GroupCoordinators` and
+runs one timer for all coordinators, and passes every change of the metadata to them. `GroupCoordinators` and
 `TransactionCoordinators` add the shards and the handlers.
 """
 
