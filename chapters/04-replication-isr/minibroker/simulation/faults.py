@@ -81,7 +81,7 @@ class Storm:
             self._timers.append(scheduler.after(delay_ms, lambda n=number, it=fault: self._begin(n, it)))  # type: ignore[misc]
 
     def heal(self) -> None:
-        """End every fault that is under way, the last one first, and cancel the later ones."""
+        """End every fault that is under way, the last one first, and cancel those that have not begun."""
         for timer in self._timers:
             timer.cancel()
         for number in sorted(self._ends, reverse=True):
