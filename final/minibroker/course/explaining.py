@@ -35,7 +35,7 @@ def explain(outcome: Outcome, workspace: str) -> Iterator[str]:
 
 
 def explain_bytes(yours: bytes, expected: bytes) -> Iterator[str]:
-    """Show the expected bytes around the first difference, each with its field if they are a batch, and yours below."""
+    """Show the expected bytes around the first difference, with the fields if they are a batch, and yours below."""
     pairs = zip(yours, expected, strict=False)
     at = next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(yours), len(expected)))
     rows = _rows(expected, at)
