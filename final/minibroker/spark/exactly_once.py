@@ -1,7 +1,8 @@
 """The executor's half of the exactly-once sink: carries out the steps of `progress` on the brokers.
 
-Every task asks for its own producer id again, which costs a request, and fences every older attempt at the same task.
-So an executor that was given up and lives on cannot commit rows that another executor has written.
+Each attempt at a task asks for the task's producer id again. This costs a request, but it fences every older attempt
+at the same task. So if Spark takes an executor for dead and runs its task elsewhere, the old attempt cannot commit the
+same rows a second time.
 """
 
 import time
@@ -225,10 +226,10 @@ def _progress(client: Client, group: GroupCoordinator, *, is_stable: bool) -> Co
 
 
 def demand_no_others(settings: ClientSettings, tickets: list[Ticket]) -> None:
-    """Refuse a batch of which other Spark partitions than these were committed before a restart.
+    """Refuse a batch if other Spark partitions than these have committed rows of it before a restart.
 
     Their rows are in the topic, and rows of this run may repeat them. A task cannot see this, because it does not know
-    how many tasks there are. Only the first batch of a run can have been begun before.
+    how many tasks there are. Only the first batch of a run can have been begun by an earlier run.
     """
     ours = {it.name for it in tickets}
     batch = tickets[0]
