@@ -131,7 +131,7 @@ def is_acked(client: Client, topic: str, partition: int) -> bool:
 
 
 def await_ack(client: Client, topic: str, partition: int) -> None:
-    """Write records until one is acknowledged. Each has a short timeout, so one can fail on a healthy cluster, too."""
+    """Write records until one is acknowledged. Timeouts are short, so a write can fail on a healthy cluster, too."""
     until(lambda: is_acked(client, topic, partition), f"a record of {topic}-{partition} is acknowledged")
 
 

@@ -138,7 +138,7 @@ class Metric:
 
     label: str
     compute: Callable[[Case, Sample, Case, Sample], float]
-    work: str = ""  # the field of `Case` that the metric needs, such as bytes_count; where it is 0, there is no metric
+    work: str = ""  # the field of `Case` that the metric needs, such as bytes_count; if it is 0, there is no metric
     is_comparison: bool = False
 
 

@@ -110,7 +110,7 @@ def _rows(
 
 
 def _first_timestamps(client: Client, places: Iterable[Place]) -> dict[Place, int]:
-    """The timestamp of the first record at or after each place.
+    """The timestamp of the first record at or after each place, which is an offset of a partition.
 
     A search takes only one offset of each partition, so several places in one partition need several searches.
     """

@@ -26,7 +26,7 @@ PIPELINES = {
     "sessions": ("stream", "topic orders → the orders of each customer in sessions → topic sessions"),
     "archive": ("stream", "topic orders → Parquet by date, small files compacted"),
     "replay": ("batch", "an archive → topic"),
-    "audit": ("batch", "acknowledgements, compared with the log → records lost, twice, out of order, elsewhere"),
+    "audit": ("batch", "acknowledgements, compared with the log → records lost, twice, out of order, at other offsets"),
 }
 """Name → how the pipeline runs, and what it does."""
 

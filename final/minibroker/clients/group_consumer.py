@@ -292,7 +292,7 @@ class _Membership:
         return taken
 
     def may_commit_again(self, signature: Signature, code: int) -> bool:
-        """Whether a commit that was refused with a code may succeed later."""
+        """Whether a commit that was refused with this code may succeed later."""
         may = self.call(lambda it: it.may_commit_again(signature, code))
         self._waker.wake()
         return may

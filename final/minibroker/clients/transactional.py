@@ -201,7 +201,7 @@ class TransactionalProducer(Producer):
             return
         try:
             if timeout_ms > 0 and self._state is State.OPEN:
-                # An application that fails sees its own error. The brokers abort the transaction at its timeout.
+                # After a failure the application must see its own error, not this one. Brokers abort at the timeout.
                 with suppress(ClientError):
                     self.abort()
         finally:

@@ -115,7 +115,7 @@ class _Attempt:
             return done
 
     def give_up(self) -> None:
-        """After an error, let readers of committed records pass; else they would wait for the timeout."""
+        """After an error, abort the transaction, so that readers of committed records need not wait for its timeout."""
         self._reconnect()
         if self._can_abort:
             with suppress(ClientError):
@@ -168,7 +168,7 @@ class _Attempt:
             metadata=step.progress.metadata(),
         )
         self._client.run(send_offsets)
-        # From here on the outcome may be decided without this task's knowledge.
+        # From here on the commit may succeed even if this task gets an error.
         self._can_abort = False
         self._client.run(self._session.end(self._coordinator, is_commit=True, timeout_ms=timeout_ms))
 
@@ -178,7 +178,7 @@ class _Attempt:
         return self._fingerprint
 
     def _await(self, _step: Await) -> Committed | None:
-        """Look until the other attempt has committed, or must have been aborted as well."""
+        """Look until the other attempt has committed, or for so long that its transaction has timed out, too."""
         self._reconnect()
         deadline_ms = precise_ms() + (0 if self._is_late else self._delivery.transaction_timeout_ms)
         while True:
@@ -200,7 +200,7 @@ class _Attempt:
         seconds = (precise_ms() - self._begun_ms) / 1000
         return Overtaken(
             f"{self._ticket}: the task took {seconds:.0f} s, more than kafka.transaction.timeout.ms, which is"
-            f" {self._delivery.transaction_timeout_ms}, so the brokers aborted it and its rows are not in the topic;"
+            f" {self._delivery.transaction_timeout_ms}, so the brokers aborted its transaction;"
             " set a longer timeout, or make batches smaller with maxOffsetsPerTrigger"
         )
 
@@ -236,8 +236,8 @@ def demand_no_others(settings: ClientSettings, tickets: list[Ticket]) -> None:
     for group_id, found in _progress_of_all(settings, batch.query).items():
         if group_id not in ours and found.next_batch > batch.batch_id:
             raise ReplayRefused(
-                f"batch {batch.batch_id} of query {batch.query_id} has {len(tickets)} Spark partitions now, and"
-                f" {found.fingerprint.row_count} rows of another one, {group_id}, were committed before; {WAY_OUT}"
+                f"batch {batch.batch_id} of query {batch.query_id} has {len(tickets)} Spark partitions now, but"
+                f" {found.fingerprint.row_count} rows of another one ({group_id}) were committed before; {WAY_OUT}"
             )
 
 

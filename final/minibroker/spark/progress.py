@@ -162,7 +162,7 @@ Step: TypeAlias = Look | Begin | Write | Commit | Read | Await
 
 
 class Done(NamedTuple):
-    """The end of an attempt: whether it wrote rows, and whether an earlier batch of this run had written some."""
+    """The result of an attempt: whether it wrote rows, and whether an earlier batch of this run had written some."""
 
     fingerprint: Fingerprint
     is_written: bool
