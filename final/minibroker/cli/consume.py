@@ -28,7 +28,7 @@ from minibroker.cli.options import bootstrap_option, complete_groups, complete_t
     "--group",
     metavar="G",
     shell_complete=complete_groups,
-    help="Read as a member of the group G from its committed offsets, and commit the offsets of written records.",
+    help="Read as a member of the group G from its committed offsets, and commit the offsets of the records shown.",
 )
 @click.option(
     "--include",

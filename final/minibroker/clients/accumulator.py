@@ -276,7 +276,7 @@ class Accumulator:
     # Transactions -----------------------------------------------------------------------------------------------------
 
     def begin_transaction(self, identity: Identity, *, is_gated: bool) -> None:
-        """Number the batches of a new transaction. If it is gated, a partition waits until it is admitted."""
+        """Begin a transaction under this identity. If `is_gated`, a partition's batches wait for `admit`."""
         assert self.is_settled, "the batches of one transaction are done before the next begins"
         if identity is not self._identity:
             # A new epoch begins with sequence 0 in every partition.
@@ -296,7 +296,7 @@ class Accumulator:
         return self._admitted is None or bool(self._admitted)
 
     def admit(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Let the batches of these partitions go, because the partitions are in the transaction."""
+        """Allow sending the batches of these partitions, because the partitions are in the transaction."""
         if self._admitted is not None:
             self._admitted.update(partitions)
 
