@@ -203,7 +203,7 @@ def follow_lengths(data: Bytes, position: int, *, count: int, count_max: int) ->
                 if length > 0x3FFF:
                     length, position = decode_unsigned_varint(data, position - 2)
             if length & 1 or length < _RAW_LENGTH_MIN:
-                raise InvalidRecord(f"the record before byte {position} says that it has {unzigzag(length)} bytes")
+                raise InvalidRecord(f"the length before byte {position} is {unzigzag(length)}, too short for a record")
             position += length >> 1
     except (IndexError, InvalidVarint):
         position = end + 1
