@@ -51,6 +51,11 @@ def test_tasks_can_be_done_in_order(repository: Repository, chapter: Chapter, tm
     assert {task: complaints for task, complaints in found.items() if complaints} == {}
 
 
+def test_every_task_has_its_lesson_and_hints_in_steps() -> None:
+    tasks = [task for chapter in CHAPTERS for task in chapter.tasks]
+    assert [task.id for task in tasks if not task.lesson or len(task.hints) < 3] == []
+
+
 def test_a_module_to_build_is_of_a_size_that_one_person_writes() -> None:
     tasks = [(chapter, task) for chapter in CHAPTERS if chapter.track is Track.BUILD for task in chapter.tasks]
     texts = {task.id: (chapter.folder / task.file).read_text() for chapter, task in tasks}

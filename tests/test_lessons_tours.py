@@ -18,6 +18,8 @@ from minibroker.bench.launcher import HOST, Server, reserve_port
 from minibroker.bench.watching import until
 from minibroker.clients import admin, transaction_admin
 from minibroker.clients.blocking import Client
+from minibroker.clients.group_consumer import GroupConsumer, GroupProtocol
+from minibroker.clients.membership import MemberConfig
 from minibroker.clients.transactional import TransactionalProducer
 from minibroker.coordinators.node import coordinator_node
 from minibroker.log.batch import BatchBuilder, batches
@@ -130,7 +132,7 @@ def test_the_tours_of_chapter_02_are_what_happens() -> None:
             assert missing(tour, calls_of(work)) == []
 
 
-def commit(address: str, begun: Callable[[], object]) -> None:
+def commit(address: str, begun: Callable[[], object], *_: object) -> None:
     """Commit a transaction of one record, and wait until it is complete. `begun` is called before the commit."""
     with Client(address) as client, TransactionalProducer(client, "copier") as producer:
         producer.init()
@@ -147,29 +149,57 @@ def commit(address: str, begun: Callable[[], object]) -> None:
         until(is_complete, "the transaction is complete")
 
 
-async def calls_of_a_commit(directory: Path) -> list[Call]:
-    """What a node of chapter 06 calls from the EndTxn on."""
+def rebalance_and_commit(address: str, begun: Callable[[], object], rebalanced: Callable[[], object]) -> None:
+    """A second member joins a group, and commits an offset when each of them has a partition."""
+    with Client(address) as client:
+        admin.create_topics(client, [admin.NewTopic("orders", assignments={0: [1], 1: [1]})])
+        config = MemberConfig("shop", ("orders",), heartbeat_interval_ms=100)
+        members: list[GroupConsumer] = []
+
+        def have(*counts: int) -> bool:
+            for member in members:
+                member.poll(0)
+            return tuple(len(member.assignment) for member in members) == counts
+
+        with ExitStack() as stack:
+            for counts in ((2,), (1, 1)):
+                member = GroupConsumer(client, config, protocol=GroupProtocol.CLASSIC, enable_auto_commit=False)
+                members.append(stack.enter_context(member))
+                until(lambda counts=counts: have(*counts), f"the members have {counts} partitions")
+                (begun if len(members) == 1 else rebalanced)()
+            member.commit({member.assignment[0]: 0})
+
+
+async def calls_of_coordinators(directory: Path, work: Callable[..., object]) -> list[list[Call]]:
+    """What a node of chapter 06 calls. `work` gets its address and two functions that each begin a new list of calls.
+
+    The work has a thread of its own, so all calls are the node's.
+    """
     settings = {"node.id": "1", "log.dirs": str(directory), "listeners": "PLAINTEXT://127.0.0.1:0"}
-    node = coordinator_node(NodeConfig(settings | {"transaction.state.log.num.partitions": "1"}))
+    settings |= {"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"}
+    node = coordinator_node(NodeConfig(settings | {"group.initial.rebalance.delay.ms": "0"}))
     await node.start()
     loop, noted = asyncio.get_running_loop(), []
     with ExitStack() as stack:
 
         def begin() -> None:
+            stack.close()
             noted.append(stack.enter_context(recorded()))
 
         try:
-            await asyncio.to_thread(commit, node.address, lambda: loop.call_soon_threadsafe(begin))
+            await asyncio.to_thread(work, node.address, *[lambda: loop.call_soon_threadsafe(begin)] * 2)
         finally:
             await node.stop()
-    (calls,) = noted
-    return calls
+    return noted
 
 
-def test_the_tour_of_chapter_06_is_what_happens(tmp_path: Path) -> None:
-    """The client has a thread of its own, so all calls are the node's."""
-    (tour,) = tours("06-groups-offsets/lessons/12-looking-back.md")
-    assert missing(tour, asyncio.run(calls_of_a_commit(tmp_path))) == []
+def test_the_tours_of_chapter_06_are_what_happens(tmp_path: Path) -> None:
+    rebalance_tour, offset_tour, end_tour = tours("06-groups-offsets/lessons/12-looking-back.md")
+    of_rebalance, of_offset = asyncio.run(calls_of_coordinators(tmp_path / "groups", rebalance_and_commit))
+    assert missing(rebalance_tour, of_rebalance) == []
+    assert missing(offset_tour, of_offset) == []
+    (of_end,) = asyncio.run(calls_of_coordinators(tmp_path / "transactions", commit))
+    assert missing(end_tour, of_end) == []
 
 
 @asynccontextmanager

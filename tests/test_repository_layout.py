@@ -17,6 +17,7 @@ ROOTS = [*CHAPTERS_WITH_CODE, ROOT / "final"]
 NAMES = [str(root.relative_to(ROOT)) for root in ROOTS]
 LESSONS = [path.relative_to(ROOT) for path in lessons(ROOT)]
 LESSON_WORDS_MAX = 2000
+MODULES_NAMED_MIN = 0.8
 # A copy of another project's file, so our rules for text do not apply.
 VENDORED = ROOT / "docs/javascripts"
 
@@ -142,6 +143,24 @@ def test_a_lesson_is_one_sitting_and_has_a_picture() -> None:
         page = Page(ROOT, lesson)
         assert len(page.prose().split()) <= LESSON_WORDS_MAX, lesson
         assert "![" in page.prose() or any(fence.language == "mermaid" for fence in page.fences()), lesson
+
+
+def test_a_lesson_has_a_prediction_a_task_a_solution_and_a_check() -> None:
+    """The last page of a chapter looks back, and has challenges instead."""
+    for lesson in LESSONS:
+        prose = Page(ROOT, lesson).prose()
+        solution = re.search(r"<summary>.*(?:solutions?|answer), explained</summary>", prose)
+        parts = ("## Predict", "<summary>Answer", "## The task", "## The check", "not prove")
+        missing = [part for part in parts if part not in prose] + ([] if solution else ["an explained solution"])
+        assert missing == [] or lesson.stem.endswith("looking-back"), lesson
+
+
+def test_most_modules_of_a_chapter_are_named_on_its_pages() -> None:
+    for chapter in CHAPTERS_WITH_CODE:
+        text = "".join(page.read_text() for page in [chapter / "README.md", *chapter.glob("lessons/*.md")])
+        modules = [path.name for path in chapter.glob("minibroker/*/*.py") if not path.name.startswith("__init__")]
+        named = [name for name in modules if re.search(rf"[`/]{name}\b", text)]
+        assert len(named) >= MODULES_NAMED_MIN * len(modules), chapter.name
 
 
 def test_a_lesson_is_reached_from_its_chapters_page() -> None:

@@ -111,7 +111,9 @@ def draw_isr(folder: Path) -> None:
         body += strip(cells, x=262, y=y)
         body += strip([Cell(str(watermark), 96, FOUND)], x=590, y=y)
     y = 78 + len(rows) * (BOX + 8) + 22
-    body += legend([(GOOD, "counts"), (PLAIN, "does not count"), (FOUND, "the smallest end of those that count")], y=y)
+    body += legend(
+        [(GOOD, "counts"), (PLAIN, "does not count", FADED), (FOUND, "the smallest end of those that count")], y=y
+    )
     save(folder, "isr-over-time", "A follower falls silent, leaves the in-sync set, and returns",
          "Seven moments: log end offsets, the replicas that count, and the high watermark.",
          size=(WIDTH, y + 18), body=body)  # fmt: skip
@@ -215,7 +217,7 @@ def draw_eligible(folder: Path) -> None:
         body.append(note("moves" if len(it.isr) >= 2 else "stands still", x=520, y=y + 23))
     y = 78 + 6 * (BOX + 8) + 22
     body += legend(
-        [(GOOD, "in sync"), (FOUND, "eligible: lacks nothing"), (PLAIN, "may lack acknowledged records")], y=y
+        [(GOOD, "in sync"), (FOUND, "eligible: lacks nothing"), (PLAIN, "may lack acknowledged records", FADED)], y=y
     )
     save(folder, "eligible", "Three nodes stop, and the second one returns (min.insync.replicas is 2)",
          "Which replicas are in sync, eligible, or neither.", size=(WIDTH, y + 18), body=body)  # fmt: skip

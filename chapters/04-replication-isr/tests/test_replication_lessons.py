@@ -21,9 +21,9 @@ def elect(replica: Replica, leader: int) -> None:
 
 
 DECISIONS: dict[str, list[Callable[[Replica], None]]] = {
-    "this node is elected": [lambda it: elect(it, THIS)],
-    "another node is elected, or none": [lambda it: elect(it, OTHER), lambda it: elect(it, NO_LEADER)],
-    "the replica is removed": [Replica.retire],
+    "elected": [lambda it: elect(it, THIS)],
+    "not elected": [lambda it: elect(it, OTHER), lambda it: elect(it, NO_LEADER)],
+    "removed": [Replica.retire],
 }
 INTO: dict[str, Callable[[Replica], None]] = {
     "neither": lambda _replica: None,
@@ -52,7 +52,7 @@ def test_the_lesson_draws_what_every_decision_does_in_every_role() -> None:
         for role in INTO
         for name, decisions in DECISIONS.items()
         for decision in decisions
-        if (role, name) != ("neither", "the replica is removed")
+        if (role, name) != ("neither", "removed")
     ]
     (drawn,) = re.findall(r"^```mermaid\n(stateDiagram.*?)\n```$", LESSON.read_text(), re.MULTILINE | re.DOTALL)
     assert drawn.split("\n") == ["stateDiagram-v2", "    [*] --> neither", *dict.fromkeys(arrows)]

@@ -74,10 +74,10 @@ def draw_timeline(folder: Path) -> None:
     body: list[str] = []
     rows = (
         ("a leader of partitions is killed",
-         [(0.3, GOOD, ""), (1.7, GONE, "the rest of its session, 2 s"), (0.3, GOOD, "others lead")]),
+         [(0.3, GOOD, ""), (1.7, GONE, "the rest of its session, 2 s"), (0.4, GOOD, "others lead")]),
         ("the controller is killed, and led partitions, too",
          [(0.3, GOOD, ""), (0.86, GONE, "fetch timeout"), (0.15, SECOND, ""),
-          (0.9, GONE, "the rest of its session"), (0.3, GOOD, "others lead")]),
+          (0.9, GONE, "the rest of its session"), (0.4, GOOD, "others lead")]),
     )  # fmt: skip
     for row, (title, spans) in enumerate(rows):
         y = 76 + row * 96

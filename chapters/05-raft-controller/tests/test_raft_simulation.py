@@ -22,7 +22,7 @@ SEEDS = range(1, 25)
 RACKS_SEED = 7
 # So few seeds need not reach the states that only one seed in twenty reaches.
 RARE = {
-    "candidate: the epoch has a leader",
+    "candidate: leader known",
     "move replaced by a move",
     "move cancelled",
     "stale incarnation refused",

@@ -18,7 +18,7 @@ def draw_ways(folder: Path) -> None:
     rows = (
         ("copy: pread, then write", [("page cache", GOOD), ("copied", GONE), ("Python's memory", SECOND),
                                      ("copied", GONE), ("socket", PLAIN)]),
-        ("mmap: write from mapped pages", [("page cache, mapped", GOOD), ("copied", GONE), ("socket", PLAIN)]),
+        ("mmap: write from mapped pages", [("mapped pages", GOOD), ("copied", GONE), ("socket", PLAIN)]),
         ("sendfile", [("page cache", GOOD), ("referred to", FOUND), ("socket", PLAIN)]),
     )  # fmt: skip
     body, y = [], 64.0
@@ -74,7 +74,7 @@ def draw_window(folder: Path) -> None:
     rate = Rate()
     rate.record(burst, 0)
     delay_s = rate.delay_ms(quota, 0) / second
-    width = 44.0
+    width = 52.0
     cells = [Cell(f"{burst:,}" if at == 0 else "0", width, GONE if at == 0 else PLAIN, f"{at}",
                   opacity=0.85 if at == 0 else FADED) for at in range(SAMPLES)]  # fmt: skip
     body = [

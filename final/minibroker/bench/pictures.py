@@ -58,11 +58,13 @@ def note(content: str, *, x: float = MARGIN, y: float, class_: str = "note") -> 
     return text(content, x=x, y=y, class_=class_)
 
 
-def legend(entries: Sequence[tuple[str, str]], *, y: float) -> list[str]:
-    """Draw a square of a colour and its meaning, for each entry."""
+def legend(entries: Sequence[tuple[str, str] | tuple[str, str, float]], *, y: float) -> list[str]:
+    """Draw a square of a colour and its meaning, for each entry; an entry may have the opacity of its boxes."""
     parts, x = [], float(MARGIN)
-    for colour, meaning in entries:
-        parts.append(element("rect", x=x, y=y - 11, width=12, height=12, rx=2, class_=f"fill-{colour}", opacity=0.85))
+    for colour, meaning, *rest in entries:
+        opacity = rest[0] if rest else 0.85
+        square = {"x": x, "y": y - 11, "width": 12, "height": 12, "rx": 2}
+        parts.append(element("rect", **square, class_=f"fill-{colour}", opacity=opacity))
         parts.append(text(meaning, x=x + 18, y=y, class_="note"))
         x += text_width(meaning) + 40
     return parts

@@ -25,7 +25,7 @@ from minibroker.simulation.trace import (
 
 ENTRIES_DRAWN = 80
 
-_ROW = 17
+_ROW = 20
 _TOP = 78
 _LEFT = 92
 _COLUMN_MIN, _COLUMN_MAX = 170, 340

@@ -20,14 +20,14 @@ class Role(Enum):
 class Cause(Enum):
     """Why a role changes."""
 
-    TIMED_OUT = "its timeout has passed"
-    WOULD_WIN = "a majority would vote for it"
-    WON = "a majority has voted for it"
-    LOST = "a majority has refused"
-    LEADER_FOUND = "the epoch has a leader"
-    NEWER_EPOCH = "another node is in a newer epoch"
-    LOST_QUORUM = "no majority fetches from it"
-    STEPPED_DOWN = "it is shut down, or removed"
+    TIMED_OUT = "timeout"
+    WOULD_WIN = "pre-votes won"  # a majority would vote for it
+    WON = "votes won"  # a majority has voted for it
+    LOST = "votes lost"  # a majority has refused
+    LEADER_FOUND = "leader known"  # the epoch has a leader
+    NEWER_EPOCH = "newer epoch"  # another node is in it
+    LOST_QUORUM = "no quorum"  # no majority fetches from it
+    STEPPED_DOWN = "shut down, or removed"
 
 
 NEXT: dict[tuple[Role, Cause], Role] = {
