@@ -1,10 +1,11 @@
 """Faults as data. A pure module.
 
-A fault is a value: its time, kind, arguments and duration. All faults of a run are drawn before it begins, from a
-stream of their own, so a run can be repeated without some of them. Each run first chooses a few kinds, and how frequent
-each is (swarm testing). A run with all kinds of faults at once never gets far enough to reach rare states.
+A fault is a value: its time, kind, arguments and duration. All faults of a run are drawn before it begins, from
+random numbers that nothing else uses. So a run can be repeated without some of its faults, and everything else draws
+the same numbers. Each run first chooses a few kinds, and how frequent each is (swarm testing). A run with all kinds of
+faults at once never gets far enough to reach rare states.
 
-A world defines what a kind does, with a function that causes the fault and returns an action that ends it.
+A world (`world.py`, the simulated cluster) defines what a kind does, with a function that causes the fault and returns an action that ends it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 A producer may commit the offsets of a group in a transaction, together with the records that it has written. The
 group's coordinator writes the offsets to `__consumer_offsets` at once, in a transactional batch. They count only after
-the marker that commits the transaction. Until then they are pending, and nobody can fetch them:
+the marker that commits the transaction. Until then they are pending, and no fetch returns them:
 
     TxnOffsetCommit ──▶ pending ── marker: commit ──▶ committed, unless a later record has committed another offset
                            └────── marker: abort ───▶ dropped

@@ -59,7 +59,7 @@ class Verifier(Protocol):
     ) -> None:
         """Ask whether partitions are in the producer's open transaction. With `is_add`, add them to it.
 
-        `done` is called once, with a code for each partition. Whoever calls `done` then settles the waiting requests.
+        `done` is called once, with a code for each partition. The caller of `done` then settles the waiting requests.
         """
 
 

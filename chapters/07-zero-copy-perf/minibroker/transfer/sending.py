@@ -110,7 +110,8 @@ class Sending:
         on_failed: Callable[[Exception], None],
     ) -> None:
         self._transport = transport
-        # The next part is the last of the list. With each slice goes the number of truncations of its file so far.
+        # The list is in reverse order, so that the part to send next is at its end. Each slice is stored with the
+        # number of truncations of its file so far: if that number changes, the slice must not be sent.
         self._left = [(it, cuts_of(it.file) if isinstance(it, FileSlice) else 0) for it in reversed(parts)]
         self.transfer = transfer
         self._maps = maps
