@@ -5,7 +5,8 @@ random numbers that nothing else uses. So a run can be repeated without some of 
 the same numbers. Each run first chooses a few kinds, and how frequent each is (swarm testing). A run with all kinds of
 faults at once never gets far enough to reach rare states.
 
-A world (`world.py`, the simulated cluster) defines what a kind does, with a function that causes the fault and returns an action that ends it.
+A world (`world.py`, the simulated cluster) defines what a kind does, with a function that causes the fault and returns
+an action that ends it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
