@@ -16,7 +16,17 @@ from cases import case
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt orphans")
 
 PROBE = '''"""Tells what a process sees of itself."""
-import json, os, sys
+import asyncio, atexit, json, os, sys, threading
+
+async def forget():
+    """Leave a failed task, and a cycle of references that keeps it until garbage is collected."""
+    async def fail():
+        raise ValueError("its result is never read")
+    task = asyncio.create_task(fail())
+    await asyncio.sleep(0)
+    kept = [task]
+    kept.append(kept)
+
 if __name__ == "__main__":
     word = sys.argv[1]
     if word == "exit":
@@ -25,6 +35,13 @@ if __name__ == "__main__":
         raise ValueError("on purpose")
     if word == "signal":
         os.kill(os.getpid(), int(sys.argv[2]))
+    if word == "leave":
+        asyncio.run(forget())
+        end = threading.Event()
+        atexit.register(print, "at exit")
+        print("before the threads end")
+        # This thread goes on when the program is over, and prints last.
+        threading.Thread(target=lambda: (end.wait(0.2), print("in a thread"))).start()
     if word == "tell":
         print(json.dumps({
             "argv": sys.argv[1:], "name": os.path.basename(sys.argv[0]), "stdin": sys.stdin.read(), "cwd": os.getcwd(),
@@ -109,6 +126,14 @@ def test_a_fork_ends_as_a_whole_start_ends(probe: str, forks: list[int]) -> None
             ends = both(forks, probe, *words)
             assert [it.returncode for it in ends] == [code, code]
             assert len({it.stderr.splitlines()[-1] if it.stderr else "" for it in ends}) == 1
+
+
+def test_a_fork_waits_for_threads_runs_exit_functions_and_collects_garbage(probe: str, forks: list[int]) -> None:
+    # Output to a pipe is buffered without this variable, so the end must flush it.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for end in both(forks, probe, "leave", env=environment):
+        assert end.stdout.splitlines() == ["before the threads end", "in a thread", "at exit"]
+        assert "Task exception was never retrieved" in end.stderr
 
 
 def test_what_could_import_other_modules_is_started_whole(probe: str, forks: list[int], tmp_path: Path) -> None:

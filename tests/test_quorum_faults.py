@@ -144,7 +144,7 @@ def test_a_replica_that_finds_its_log_gone_is_not_in_sync(quorum: QuorumCluster)
     quorum[first].stop()
     shutil.rmtree(quorum[first].data / f"{topic}-0")
     quorum[first].restart()
-    assert f"the log {topic}-0 and 0 more are missing" in quorum[first].logs[-1].read_text()
+    assert f"missing logs: 1, the first is {topic}-0" in quorum[first].logs[-1].read_text()
     quorum[second].restart()
 
     def has_no_leader() -> bool:

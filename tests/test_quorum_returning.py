@@ -148,7 +148,7 @@ def test_an_unclean_election_takes_the_longest_log_and_says_before_what_is_lost(
     cluster.start()
     elect = ("topics", "elect-leaders", topic, "--unclean")
     # Nodes 2 and 3 have equal logs. Of these the last leader is taken, and that depends on which one registered last.
-    promise = "{}-0: node {} would lead, whose log ends at offset 40; no other replica has more\n"
+    promise = "{}-0: node {} would lead, whose log ends at offset 40; no other replica has more records\n"
     promises = {promise.format(topic, node_id): node_id for node_id in (2, 3)}
 
     def announced() -> str:

@@ -327,8 +327,8 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(at_broker: Run, broke
 
 def test_a_reset_that_makes_no_sense_is_refused_in_one_line(at_broker: Run, topic: str) -> None:
     cases = [
-        (("--topic", topic), 2, "give one of"),
-        (("--topic", topic, "--to-latest", "--to-earliest"), 2, "give one of"),
+        (("--topic", topic), 2, "give exactly one of"),
+        (("--topic", topic, "--to-latest", "--to-earliest"), 2, "give exactly one of"),
         (("--topic", f"{topic}:one", "--to-latest"), 2, "orders:0,2"),
         (("--topic", topic, "--by-duration", "7"), 2, "unit of time"),
         (("--topic", f"{topic}:9", "--to-latest"), 1, "its partitions are 0 to 3"),

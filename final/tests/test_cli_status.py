@@ -220,8 +220,8 @@ def test_a_partition_without_any_in_sync_replica_needs_an_unclean_election() -> 
     assert offline.to_do.endswith("--unclean` elects the longest log, and the records that it lacks are lost")
     told = replace(partition(leader=-1, isr=()), prospect=prospect((1, 2, 3), {2: LogEnd(4, 12_199)}))
     assert findings(replace(WELL, partitions=[told]))[0].to_do.endswith(
-        "the records that it lacks are lost (orders-0: node 2 would lead, whose log ends at offset 12,199; what only "
-        "nodes 1, 3 had would be lost, and how much that is cannot be known now)"
+        "the records that it lacks are lost (orders-0: node 2 would lead, whose log ends at offset 12,199; records "
+        "that only nodes 1, 3 had would be lost, and their number cannot be known now)"
     )
 
 
@@ -238,7 +238,7 @@ def test_an_unclean_election_is_foretold_by_the_rules_of_the_controller() -> Non
     for ends, expected in (
         ({1: end(4, 10), 2: end(4, 12), 3: end(4, 11)}, "node 2 would lead, whose log ends at offset 12; no other"),
         ({1: end(4, 10), 2: end(3, 15), 3: end(4, 11)}, "node 3 would lead, whose log ends at offset 11; 4 later rec"),
-        ({1: end(4, 10), 3: end(4, 10)}, "node 3 would lead, whose log ends at offset 10; what only node 2 had would"),
+        ({1: end(4, 10), 3: end(4, 10)}, "node 3 would lead, whose log ends at offset 10; records that only node 2"),
     ):
         with case(ends):
             assert str(prospect((1, 2, 3), ends, last_leader=3)).startswith(expected)

@@ -20,10 +20,10 @@ def test_an_error_in_a_worker_becomes_one_line() -> None:
     text = """Job aborted due to stage failure: Task 0 failed 4 times:
 Traceback (most recent call last):
   File "worker.py", line 1, in write
-minibroker.spark.writing.RowRefused: partition 3 is not one of topic t: it has 3, from 0 to 2
+minibroker.spark.writing.RowRefused: topic t has no partition 3: its partitions are 0 to 2
 
 Driver stacktrace:"""
-    assert running.reason(Exception(text)) == "partition 3 is not one of topic t: it has 3, from 0 to 2"
+    assert running.reason(Exception(text)) == "topic t has no partition 3: its partitions are 0 to 2"
     assert running.reason(Exception("[X] first line\nsecond")) == "[X] first line"
     called = "An error occurred while calling None.org.apache.spark.X.\n: java.lang.Y: stopped\n\tat org.apache"
     assert running.reason(Exception(called)) == "java.lang.Y: stopped"

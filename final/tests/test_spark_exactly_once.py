@@ -173,7 +173,7 @@ def test_a_replay_with_other_rows_is_refused_and_nothing_is_lost_or_repeated(que
 def test_a_replay_with_fewer_partitions_is_refused_by_the_driver(query: Query) -> None:
     query.write(3, VALUES[10:20], partition=1)
     tickets = [query.ticket(3, run_id="new")]
-    with pytest.raises(ReplayRefused, match=r"batch 3 of query .* has 1 Spark partitions now, and 10 rows of another"):
+    with pytest.raises(ReplayRefused, match=r"batch 3 of query .* has 1 Spark partitions now, but 10 rows of another"):
         exactly_once.demand_no_others(query.delivery.client, tickets)
     exactly_once.demand_no_others(query.delivery.client, [*tickets, query.ticket(3, partition=1)])
     exactly_once.demand_no_others(query.delivery.client, [query.ticket(4)])

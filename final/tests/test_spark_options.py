@@ -126,7 +126,7 @@ def test_a_wrong_option_is_refused_in_one_line_that_names_it() -> None:
         (STREAM, "endingOffsetsByTimestamp", "{}", "endingOffsetsByTimestamp: a stream has no end"),
         (BATCH, "endingOffsets", '{"orders":{"0":-2}}', "endingOffsets: a batch cannot end at earliest (-2)"),
         (BATCH, "fetchOffset.numRetries", "0", "fetchOffset.numRetries: 0 is too small"),
-        (BATCH, "partition.metadata.cache.ttl.ms", "0", "partition.metadata.cache.ttl.ms: 0 is neither"),
+        (BATCH, "partition.metadata.cache.ttl.ms", "0", "partition.metadata.cache.ttl.ms: 0 is not possible"),
         (BATCH, "subscribePattern", ".*", "subscribe: only one of"),
         (BATCH, "kafkaConsumer.pollTimeoutMs", "soon", "kafkaConsumer.pollTimeoutMs: 'soon' is not a whole number"),
         (BATCH, "kafka.acks", "all", "kafka.acks: it is a setting of producers"),
@@ -206,7 +206,7 @@ def test_a_write_refuses_settings_that_its_producer_does_not_support() -> None:
         ("transactional.id", "x", "it cannot be set; delivery=exactly-once makes one for each task"),
         ("partitioner.class", "x", "it cannot be set; the connector runs no Java class"),
         ("partitioner.ignore.keys", "true", "it cannot be true; keys choose the partitions"),
-        ("enable.idempotence", "true", "it cannot be true; at least once may write a record twice"),
+        ("enable.idempotence", "true", "it cannot be true; at-least-once can write a record twice"),
         ("sasl.jaas.config", "x", "TLS and SASL are not supported yet"),
         ("security.protocol", "sasl_ssl", "SASL_SSL is not supported yet; connect to a PLAINTEXT listener"),
     ]:

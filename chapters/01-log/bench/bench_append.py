@@ -39,7 +39,7 @@ def append_case(context: Context, size: int, batch: bytearray, limit: str) -> Ca
     count = size // len(batch)
 
     def run() -> None:
-        # A log that takes the file for empty writes over its warm pages instead of growing it.
+        # This log takes the file for an empty one. So it writes over the warm pages, and the file does not grow.
         log = LogFile(file, Recovered(size=0, log_end_offset=0), base_offset=0, flush_policy=NEVER)
         for _ in range(count):
             log.append(batch)

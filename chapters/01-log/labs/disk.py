@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from minibroker.bench import MIB, Case, bytes_text, limits
 
-# Not on macOS: there, what is in the page cache stays there.
+# macOS has no such call, so its page cache cannot be dropped.
 can_drop_cache = hasattr(os, "posix_fadvise")
 
 
@@ -39,7 +39,7 @@ def memcpy(bytes_count: int, block_bytes: int = MIB, name: str = "") -> Case:
 def read(
     descriptor: int, positions: Sequence[int], block_bytes: int, name: str = "", *, from_device: bool = False
 ) -> Case:
-    """Read blocks at the given positions into one buffer, from the page cache or with that dropped first."""
+    """Read blocks at these positions into one buffer, from the page cache or, after it is dropped, from the device."""
     buffer = [bytearray(block_bytes)]
 
     def run() -> None:

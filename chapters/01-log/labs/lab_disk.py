@@ -59,7 +59,7 @@ def sizes() -> Sizes:
 def run_disk(context: Context) -> Findings:
     """Measure memory, page cache, device and flushes in the same rounds, and read the figures."""
     size = sizes()
-    # Two files, because the reads from the device drop the page cache of theirs.
+    # Two files, because the reads from the device drop the page cache of the file that they read.
     cached = bare.scratch_file(context, "cached", size.file_bytes)
     uncached = bare.scratch_file(context, "uncached", size.file_bytes)
     cases = [
@@ -109,7 +109,7 @@ def device_cases(file: int, size: Sizes) -> list[Case]:
 
 
 def flush_cases(file: int, size: Sizes) -> list[Case]:
-    """Append batches and flush never, at the end, per MiB, or before each would be acknowledged."""
+    """Append batches, and flush never, at the end, after each MiB, or after each batch, before its acknowledgement."""
     policies = [
         ("never flushed", size.flushed_bytes, None),
         ("one flush at the end", size.flushed_bytes, size.flushed_bytes),

@@ -19,7 +19,7 @@ from minibroker.segments.sparse import START_MS, batch_of, set_timestamps
 
 EMPTY = Recovered(size=0, log_end_offset=0)
 FILE = stem("", 0).removeprefix("/") + LOG_SUFFIX
-TIMESTAMPS = slice(CRC_AT, MAX_TIMESTAMP_AT + 8)  # the bytes in which two batches of other times differ
+TIMESTAMPS = slice(CRC_AT, MAX_TIMESTAMP_AT + 8)  # the bytes in which batches with different timestamps differ
 
 
 def benchmark(context: Context) -> Benchmark:
@@ -57,13 +57,13 @@ def append_case(
         operations_count=len(stamps),
         limit=limit,
         before=lambda: log.append(open_log(context)),
-        # Not closed: a flush would leave clean pages to the next case, and those cost more to write over.
+        # The log is not closed: the flush would leave clean pages to the next case, and those cost more to write over.
         after=log.pop,
     )
 
 
 def open_one(context: Context) -> Log:
-    # A log that takes the file for empty writes over its warm pages instead of growing it.
+    # This log takes the file for an empty one. So it writes over the warm pages, and the file does not grow.
     file = OSFiles().open(str(context.directory / FILE))
     return LogFile(file, EMPTY, base_offset=0, flush_policy=NEVER)
 

@@ -70,7 +70,7 @@ def fill(directory: Path, size: int, keys_count: int) -> int:
     for _ in range(size // len(batch)):
         put_keys([KEY % chance.randrange(keys_count) for _ in range(RECORDS_IN_BATCH)])
         log.append(batch)
-    log.roll()  # so that nothing is left out because it is active
+    log.roll()  # so that the last records are in a closed segment, too
     bytes_count = log.size
     log.close()
     return bytes_count

@@ -82,7 +82,7 @@ def walk_case(context: Context, size: int) -> Case:
     lookups = max(1, 10 * MB // size)
 
     def run() -> None:
-        # As far as a random offset is on average, and then its record only.
+        # Walk to the middle, where a random offset is on average, and take only one batch.
         for _ in range(lookups):
             log.read(middle, bytes_max=1)
 

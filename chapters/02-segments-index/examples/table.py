@@ -35,7 +35,7 @@ def change(log: SegmentedLog, table: Table, changes: list[tuple[bytes, bytes | N
 
 
 def apply(table: Table, changes: list[tuple[bytes, bytes | None]]) -> None:
-    """What a record means: a value replaces the one before, none removes the key."""
+    """Apply changes to a table: a value replaces the one before, and None removes the key."""
     for article, pieces in changes:
         if pieces is None:
             table.pop(article, None)
@@ -44,7 +44,7 @@ def apply(table: Table, changes: list[tuple[bytes, bytes | None]]) -> None:
 
 
 def rebuild(log: SegmentedLog) -> tuple[Table, int]:
-    """Read the log from first to last into a new table; say how many records that were."""
+    """Read the log from first to last into a new table. Return the table and the number of records that were read."""
     table: Table = {}
     count, offset = 0, log.log_start_offset
     while offset < log.log_end_offset:

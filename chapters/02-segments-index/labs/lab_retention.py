@@ -31,21 +31,21 @@ class Traffic:
 
     @property
     def minutes(self) -> int:
-        """How long it is played."""
+        """How many minutes of traffic are played."""
         return 6 * self.kept_minutes
 
     @property
     def burst(self) -> range:
-        """The minutes of the burst: half of what is kept."""
+        """The minutes of the burst, half as many as are kept."""
         return range(2 * self.kept_minutes, 2 * self.kept_minutes + self.kept_minutes // 2)
 
     @property
     def ordinary_bytes(self) -> int:
-        """What is written, without a burst, in the time for which it is kept."""
+        """The bytes that are written without a burst in the time for which records are kept."""
         return self.kept_minutes * self.batches * self.batch_bytes
 
     def batches_in(self, minute: int) -> int:
-        """What is written in a minute."""
+        """How many batches are written in a minute."""
         return self.batches * (self.burst_factor if minute in self.burst else 1)
 
 
@@ -68,7 +68,7 @@ def run_retention(_context: Context) -> Findings:
 
 
 def settings(traffic: Traffic) -> dict[str, LogConfig]:
-    """Keep by time, by size, or by whichever comes first; the size has room for half as much again as usual."""
+    """Retention by time, by size, and by both. The size is one and a half times what the time usually keeps."""
     config = LogConfig(
         segment_bytes=8 * traffic.batches * traffic.batch_bytes,
         segment_ms=max(1, traffic.kept_minutes // 10) * MINUTE_MS,
@@ -105,7 +105,7 @@ def disk_peak(samples: Sequence[Sample]) -> int:
 
 
 def past_least(samples: Sequence[Sample], traffic: Traffic) -> float:
-    """The least that a reader could go back, once there was enough to go back to."""
+    """How many minutes a reader could always go back, from the time on when the log was old enough."""
     return min(sample.past_minutes for sample in samples if sample.minute >= traffic.kept_minutes)
 
 

@@ -670,7 +670,7 @@ def test_a_batch_out_of_its_place_is_refused(base_offset: int, what: str) -> Non
 def test_a_leader_epoch_that_falls_is_refused_with_its_place() -> None:
     log = log_of("a=1 b=1 | c=1", files := MemoryFiles())
     flip(files.open(f"{DIRECTORY}/{0:020}.log"), 15, 2)
-    with pytest.raises(LogError, match="batch at position 70: leader epoch 0 after 4"):
+    with pytest.raises(LogError, match="batch at position 70: leader epoch 0 is older than the one before it, 4"):
         cleaned(log)
     assert not [name for name in files.list(DIRECTORY) if name.endswith(".cleaned")]
 

@@ -232,7 +232,7 @@ def test_an_index_with_a_torn_entry_is_damaged() -> None:
         (b"", []),  # Kafka creates the file before it has anything to write
         (b"0\n0\n", []),
         (b"1\n0\n", ["only version 0 is known"]),
-        (b"0\n2\n5 6\n", ["1 entry there"]),
+        (b"0\n2\n5 6\n", ["the file has 1 entry"]),
         (b"0\n1\n5 6 7\n", ["expected leader_epoch start_offset"]),
         (b"0\n1\n\xff 6\n", ["expected leader_epoch start_offset"]),
     ],

@@ -80,7 +80,7 @@ class Watched:
         self.other = Exchange(context, self.server.host, self.server.port)
 
     def measure(self, api: Api, path: FieldPath, count: int) -> tuple[float, float]:
-        """The longest block in milliseconds, and the memory that a request has taken, in times of its size."""
+        """The longest block in milliseconds, and the memory that a request has taken, as a multiple of its size."""
         frame, pid = framed(filled(api, path, count), api.max_version), self.server.pid
         LONGEST_NS.pack_into(self._longest, 0, 0)
         forget_peak(pid)

@@ -2,8 +2,8 @@
 
     python chapters/04-replication-isr/examples/catching_up.py
 
-The leader appends a record every millisecond. The follower fetches every 10 ms, and has each time what the leader had
-at its fetch before. No clock and no network take part: the time is a number.
+The leader appends a record every millisecond. The follower fetches every 10 ms. At each fetch it has what the leader
+had at the previous one. No clock and no network take part: the time is a number.
 """
 
 from minibroker.replication.leader import Progress

@@ -30,7 +30,7 @@ def question(topic_id: bytes, offset: int, last_fetched_epoch: int) -> FetchRequ
 
 
 def asked(host: str, port: int, request: FetchRequest) -> memoryview:
-    """Send it, and return the answer without its length."""
+    """Send the request, and return the answer without its length."""
     with socket.create_connection((host, port), timeout=5) as connection, connection.makefile("rb") as stream:
         for part in frame_request(request, version=VERSION, correlation_id=7, client_id=None):
             assert isinstance(part, bytes | bytearray | memoryview)

@@ -2,8 +2,8 @@
 
     python chapters/04-replication-isr/examples/place.py orders 2 3 1 min.insync.replicas=2
 
-A cluster chooses by itself where partitions go, as if by chance. A lesson whose terminal is to show what yours shows
-has to choose.
+A cluster would choose the nodes itself, and differently each time. In a lesson they are chosen by hand, so that your
+terminal shows what the lesson shows.
 """
 
 import os

@@ -3,7 +3,8 @@
     python chapters/05-raft-controller/examples/elections.py forgotten-vote
     python chapters/05-raft-controller/examples/elections.py cut-off
 
-In the wrong half of each, one rule is missing: votes are on the disk, or pre-votes are asked for.
+Each is played twice, first without the rule that prevents it: a vote is written to the disk, or a node asks for
+pre-votes before it begins an epoch.
 """
 
 import sys
@@ -25,7 +26,7 @@ class Forgetful(Ballot):
     """A vote that is kept in memory."""
 
     def write(self, election: Election) -> None:
-        """Remember it until the process ends."""
+        """Remember the vote until the process ends."""
         self.election = election
 
 

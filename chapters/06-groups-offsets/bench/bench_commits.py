@@ -46,7 +46,7 @@ def commit_of(number: int) -> Request:
 
 
 def fetch_of(number: int) -> Request:
-    """The question for the committed offset."""
+    """A fetch of the committed offset."""
     topics = [OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])]
     return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=f"group-{number}", topics=topics)])
 

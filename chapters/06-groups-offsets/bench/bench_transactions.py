@@ -1,6 +1,6 @@
 """What transactions cost: a stream of them, one for each record, reading past them, and a take-over.
 
-Throughput and reading use librdkafka. One record a transaction uses Kafka's own client, which has transaction version
+Throughput and reading use librdkafka. Transactions of one record use Kafka's own client, which has transaction version
 2. Where Apache Kafka is at hand, the same clients use three nodes of it in turn.
 """
 

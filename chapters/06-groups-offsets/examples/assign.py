@@ -21,7 +21,7 @@ def shown(partitions: list[TopicPartition]) -> str:
 
 
 def moved(before: Assigned, after: Assigned) -> int:
-    """How many partitions that a staying member had went to another member."""
+    """How many partitions moved from a member that stays to another member."""
     owner = {it: name for name, partitions in before.items() for it in partitions if name in after}
     return sum(owner.get(it, name) != name for name, partitions in after.items() for it in partitions)
 

@@ -1,4 +1,4 @@
-"""At least once: work, then commit. A crash between the two does the order again.
+"""At least once: work, then commit. After a crash between the two, the order is done again.
 
 python chapters/06-groups-offsets/examples/at_least_once.py 127.0.0.1:9092
 """

@@ -8,7 +8,7 @@ from crashing import Program, Worker, main, number_of
 
 
 def work(worker: Worker, order: Message) -> None:
-    """The group's position is after the order before anything is done."""
+    """The group's position moves past the order before anything is done."""
     worker.commit(order)
     worker.crash_if_doomed(order)
     worker.results.add(number_of(order))

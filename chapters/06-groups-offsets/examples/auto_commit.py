@@ -1,10 +1,10 @@
-"""Auto-commit: the client commits every few seconds, whatever the worker is doing. Its window has two edges.
+"""Auto-commit: the client commits every few seconds, whatever the worker is doing. A crash repeats or loses orders.
 
     python chapters/06-groups-offsets/examples/auto_commit.py 127.0.0.1:9092
 
 `poll` hands out an order and notes the position after it; a timer commits the noted position. If the crash comes before
-the timer, all orders since the last commit are done again. If the timer comes while an order is in work, the crash
-loses the order. So auto-commit is neither at most once nor at least once.
+the timer, all orders since the last commit are done again. If the timer comes while the worker is busy with an
+order, the crash loses the order. So auto-commit is neither at most once nor at least once.
 """
 
 import sys

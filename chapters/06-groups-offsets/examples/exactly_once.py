@@ -92,14 +92,14 @@ def copy_in_a_transaction(copier: Copier, orders: Sequence[Message]) -> None:
 
 
 def copy_then_commit(copier: Copier, orders: Sequence[Message]) -> None:
-    """A crash between the two writes the orders again."""
+    """After a crash between the two, the orders are written again."""
     copier.write(orders)
     copier.crash(SENT, orders)
     copier.consumer.commit(offsets=[after(orders[-1])], asynchronous=False)
 
 
 def commit_then_copy(copier: Copier, orders: Sequence[Message]) -> None:
-    """A crash between the two loses the orders."""
+    """After a crash between the two, the orders are lost."""
     copier.consumer.commit(offsets=[after(orders[-1])], asynchronous=False)
     copier.crash(MOVED, orders)
     copier.write(orders)

@@ -254,7 +254,7 @@ def reading(found: Sequence[Group], weather: Weather) -> list[str]:
         f"Cooperative: {number_text(cooperative.unread_s)} unread, {number_text(cooperative.silent_s)} s without any "
         f"reading. Members read on while the rebalance waits, but the partitions of the lost member wait, too.",
         f"KIP-848: {number_text(new.unread_s)} unread, {number_text(new.silent_s)} s without any reading. There is no "
-        f"barrier: a partition moves as soon as its session ends, whoever else is paused.",
+        f"barrier: a partition moves as soon as its owner's session ends, whoever else is paused.",
     ]
 
 

@@ -80,7 +80,7 @@ class Session:
         answer = decoded(exchange.ask(framed(fetch(topic, range(size), epoch=FULL_EPOCH))))
         self._session_id, self._epoch = answer.session_id, next_epoch(FULL_EPOCH)
         assert self._session_id, "the broker has begun no session"
-        # The first answers tell what is not due. The last ones have the one partition only.
+        # After the first fetches, the partitions without news are not due. Then an answer has only the one partition.
         for number in count():
             received = exchange.ask(self._request())
             if len(decoded(received).responses) == 1 and number > 2 + size // 500:

@@ -26,13 +26,13 @@ class Bar:
     metric: str
     at_least: float | None = None
     at_most: float | None = None
-    against: str = ""  # the name of the case to compare with; if empty, the one that the case names as its limit
+    against: str = ""  # the name of the case to compare with; if empty, the limit of the bar's own case
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
             raise ValueError(f"no metric {self.metric!r}; there are {', '.join(METRICS)}")
         if (self.at_least is None) == (self.at_most is None):
-            raise ValueError(f"the bar on {self.case!r} needs one of at_least and at_most")
+            raise ValueError(f"the bar on {self.case!r} needs exactly one of at_least and at_most")
 
     def allows(self, value: float) -> bool:
         """Tell whether a figure is within the bound."""
@@ -96,7 +96,8 @@ def judge(bar: Bar, results: Results) -> Verdict:
 class Fact:
     """A figure that is determined once, after the timing: memory, files, bytes on disk. It may have a bound.
 
-    Percentiles that a client has reported in every round are facts, too: their median and quartiles over the rounds.
+    Percentiles that a client has reported in every round are facts, too; the figure is then their median over the
+    rounds, with its quartiles.
     """
 
     name: str

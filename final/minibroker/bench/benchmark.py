@@ -39,7 +39,7 @@ class Benchmark:
     """Cases to be measured together, the bars they must meet, and the figure."""
 
     title: str
-    cases: Sequence[Case] = ()  # empty if there are only facts; then `figure` draws
+    cases: Sequence[Case] = ()  # empty if there are only facts; then `figure` is required
     bars: Sequence[Bar] = ()
     metric: str = ""  # the metric of the figure; if empty, MB/s, or operations/s if a case counts no bytes
     log: bool = False  # a logarithmic axis, for cases that differ by orders of magnitude

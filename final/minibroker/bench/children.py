@@ -12,8 +12,8 @@ NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 def environment(context: Context) -> dict[str, str]:
     """The environment of a process under test, in which Python stores compiled bytecode.
 
-    If PYTHONDONTWRITEBYTECODE is set, every start would compile the whole program, which a user's second start does
-    not do. In this case the bytecode is stored in the folder under test.
+    With PYTHONDONTWRITEBYTECODE, every start would compile the whole program, although for a user only the first start
+    does. So if that variable is set, it is removed, and the bytecode is stored in the folder under test.
     """
     own = dict(os.environ)
     if own.pop(NO_BYTECODE, ""):

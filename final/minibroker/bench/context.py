@@ -62,7 +62,7 @@ class Context:
         self.cleanup.callback(callback, *arguments)
 
     def measure(self, cases: Sequence[Case], *, repeats_max: int = 0) -> Results:
-        """Measure cases with the clock and the repeats of this run, or with fewer repeats."""
+        """Measure cases with the clock and the repeats of this run, but with no more than `repeats_max` repeats."""
         repeats = min(self.repeats, repeats_max or self.repeats)
         return measure(cases, repeats=repeats, clock=self.clock, progress=self.progress)
 

@@ -1,8 +1,8 @@
 """One run of `minibroker bench produce`, `consume` or `latency` against a cluster.
 
-Our own client sends batches that were built before, and reads only the headers of what it fetches: so it costs little
-for each batch and nothing for each record, and the cluster is measured. The cluster is one that runs already, or one
-that is started for this run; then its CPU time and memory are measured, too.
+Our own client sends batches that were built in advance, and reads only the headers of what it fetches. So the client
+costs little for each batch and nothing for each record, and the figures are those of the cluster. Either the cluster
+runs already, or it is started for this run. In the second case its CPU time and memory are measured, too.
 """
 
 import os
@@ -32,7 +32,7 @@ from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest,
 
 PERCENTS = (50, 90, 99, 99.9)
 ACKS = {"1": 1, "all": -1}
-_BY_NAME_MAX = 12  # the last version of Produce that names topics by name
+_BY_NAME_MAX = 12  # the last version of Produce with topic names; later ones have topic ids
 _ANSWER_MS_MAX = 30_000
 _LIMIT_BYTES = 64 * MB
 _STAMP = struct.Struct(">q")
@@ -87,7 +87,7 @@ class Run:
     cpu_s: float = 0.0
     resident_mb: float = 0.0
     times_ns: dict[str, list[int]] = field(default_factory=dict)
-    """The time of each operation, by what was timed."""
+    """The time of each operation, in a list for each kind of operation."""
     limit: Result | None = None
 
     def rows(self) -> list[tuple[str, str, float]]:
@@ -146,7 +146,7 @@ class Load:
         return max(self.batch_bytes // self.record_bytes, 1)
 
     def requests(self, topic: str, partition: int) -> MakeRequest:
-        """Every request is the same, with a batch that is built once."""
+        """Return a function that makes the same request each time, with a batch that is built once."""
         builder = BatchBuilder()
         for _ in range(self.batch_records):
             builder.append(timestamp=time.time_ns() // 1_000_000, key=None, value=os.urandom(self.record_bytes))
@@ -166,7 +166,7 @@ def request_of(topic: str, partition: int, batch: bytes, acks: int) -> ProduceRe
 
 
 class Pipeline(threading.Thread):
-    """A connection to the leader of a partition that keeps some requests under way."""
+    """A connection to the leader of a partition that keeps several requests in flight."""
 
     def __init__(
         self, client: Client, topic: str, partition: int, make: MakeRequest, *, in_flight: int, pause_ns: int
@@ -181,7 +181,7 @@ class Pipeline(threading.Thread):
         self.error: ClientError | None = None
 
     def run(self) -> None:
-        """Send until it is over, then wait for the last answers."""
+        """Send until `end` is called, then wait for the last answers."""
         try:
             due_ns = time.monotonic_ns()
             while not self.is_over.is_set():
@@ -192,7 +192,7 @@ class Pipeline(threading.Thread):
                     self._idle(left_ns)
                 else:
                     self._send(due_ns)
-                    # With a rate, a request counts from the moment at which it was due, even if it is sent late.
+                    # With a rate, the time of a request is counted from when it was due, even if it is sent late.
                     due_ns = due_ns + self._pause_ns if self._pause_ns else time.monotonic_ns()
             while self._due_ns:
                 self._take(_ANSWER_MS_MAX)

@@ -3,9 +3,9 @@
 Topics have three partitions, and each node leads one partition of each topic. In every round one node fails, and the
 result is the longest time without an acknowledgement for a partition that it led. Two clients measure this time. A
 prober with short timeouts shows how long the cluster needs to recover. An idempotent producer of librdkafka, if that is
-installed, adds pauses of its own. If the node is the active controller, the time until a new controller has created a
-topic is measured as well. The lab `failover`, the benchmark of the same name and `minibroker bench failover` use this
-module.
+installed, adds pauses of its own. If the failed node is the active controller, the time until a new controller has
+created a topic is measured as well. The lab `failover`, the benchmark of the same name and `minibroker bench failover`
+use this module.
 """
 
 import itertools
@@ -131,7 +131,7 @@ def is_acked(client: Client, topic: str, partition: int) -> bool:
 
 
 def await_ack(client: Client, topic: str, partition: int) -> None:
-    """Write records until one is acknowledged. On a healthy cluster an attempt fails only if it is slow."""
+    """Write records until one is acknowledged. Timeouts are short, so a write can fail on a healthy cluster, too."""
     until(lambda: is_acked(client, topic, partition), f"a record of {topic}-{partition} is acknowledged")
 
 

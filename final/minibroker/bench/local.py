@@ -100,7 +100,7 @@ class Administered(Processes[N]):
         return topic
 
     def lead_as_preferred(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
-        """Wait until all replicas are in sync, elect the first of each partition, and wait until all nodes know it."""
+        """Wait until all replicas are in sync, elect the preferred leaders, and wait until all nodes know them."""
         for partition, members in enumerate(replicas):
             self.await_isr(topic, *members, partition=partition)
         partitions = [TopicPartition(topic, it) for it in range(len(replicas))]

@@ -56,10 +56,10 @@ class Case:
     limit: str = ""  # the name of the case that this one is compared with
     series: str = ""  # the implementation that it measures; each has its colour in the figure
     group: str = ""  # the heading above it in the figure
-    before: Callable[[], object] | None = None  # untimed, before each repeat
-    after: Callable[[], object] | None = None  # untimed, after each repeat
-    cpu_s: Callable[[], float] | None = None  # reads the CPU time of a server or a thread, instead of this process
-    wall_s: Callable[[], float] | None = None  # the time that a client in another process has measured itself
+    before: Callable[[], object] | None = None  # called before each repeat, outside the clock
+    after: Callable[[], object] | None = None  # called after each repeat, outside the clock
+    cpu_s: Callable[[], float] | None = None  # returns the CPU time of a server or thread, not of this process
+    wall_s: Callable[[], float] | None = None  # returns the time that a client measured, not this process
 
     def __post_init__(self) -> None:
         if self.bytes_count <= 0 and self.operations_count <= 0:
@@ -138,7 +138,7 @@ class Metric:
 
     label: str
     compute: Callable[[Case, Sample, Case, Sample], float]
-    work: str = ""  # the field of `Case` that the metric needs, such as bytes_count; where it is 0, there is no metric
+    work: str = ""  # the field of `Case` that the metric needs, such as bytes_count; if it is 0, there is no metric
     is_comparison: bool = False
 
 

@@ -23,7 +23,7 @@ class Cell:
 
 
 def strip(cells: Sequence[Cell], *, y: float, x: float = MARGIN) -> list[str]:
-    """Draw boxes side by side. A text below a box that is too wide for it stands lower, every other one lower still."""
+    """Draw boxes side by side. A text that is wider than its box stands lower, every second of these lower still."""
     parts: list[str] = []
     wide = 0
     for cell in cells:

@@ -46,9 +46,9 @@ def failover(
     """Measure how long writes pause when the leader of a partition fails.
 
     Starts its own cluster of three nodes on this machine. In every round one node is killed, paused or stopped, and
-    then started again or resumed. The pause is the longest time between two acknowledgements of acks=all. A producer
-    that retries at once measures it, which shows how long the cluster needs to recover. If confluent-kafka is
-    installed, librdkafka measures the pause as well.
+    then started again or resumed. The pause is the longest time between two acknowledgements with acks=all. It is
+    measured by a producer that retries at once, so it shows how long the cluster needs to recover. If
+    confluent-kafka is installed, librdkafka measures the pause as well.
     """
     _benching().failover(
         rounds=rounds,
@@ -69,7 +69,7 @@ def _load_options(command: F) -> F:
             click.option("--record-size", type=click.IntRange(1, 900_000), default=1000, show_default=True,
                          metavar="BYTES", help="Size of a record's value."),
             click.option("--batch-size", type=click.IntRange(1, 900_000), default=65_536, show_default=True,
-                         metavar="BYTES", help="Size of a batch; a request has one."),
+                         metavar="BYTES", help="Size of a batch; each request has one batch."),
             click.option("--in-flight", type=click.IntRange(1, 1000), default=5, show_default=True,
                          help="Requests under way on each connection."),
         )
@@ -84,15 +84,15 @@ def _target_options(command: F) -> F:
         (
             click.option("--bootstrap-server", "bootstrap", metavar="HOST:PORT", envvar=BOOTSTRAP_VARIABLE,
                          callback=optional_servers, show_envvar=True,
-                         help="Any node of a running cluster.  [default: start one for this run]"),
+                         help="Any node of a running cluster.  [default: start a cluster for this run]"),
             click.option("--nodes", type=click.Choice(["1", "3"]), default="1", show_default=True,
                          help="Nodes of the cluster that is started."),
             click.option("--set", "pairs", metavar="NAME=VALUE", multiple=True,
                          help="A setting for every started node; may be given several times."),
             click.option("--acks", type=click.Choice(["1", "all"]), default="all", show_default=True,
-                         help="Replicas that must have a record: the leader, or all in sync."),
+                         help="Replicas needed for an acknowledgement: the leader, or all in sync."),
             click.option("--seconds", type=click.FloatRange(0.01, 3600), default=5, show_default=True,
-                         help="How long it writes."),
+                         help="How long the benchmark writes."),
             directory_option("Directory for the data of the started nodes, which is removed at the end."),
             format_option,
         )
@@ -109,8 +109,8 @@ def _target_options(command: F) -> F:
 def produce(**options: Any) -> None:
     """Write batches, and time each request until it is acknowledged.
 
-    The batches are built before, so the cluster is measured and not the client. The same bytes received, checked and
-    appended without a broker show the limit of this machine.
+    The batches are built in advance, so that the cluster is measured and not the client. For comparison, the same
+    bytes are received, checked and appended without a broker, which is the limit of this machine.
     """
     _benching().produce(**options)
 
@@ -121,8 +121,8 @@ def produce(**options: Any) -> None:
 def consume(**options: Any) -> None:
     """Write batches, then read all of them from the start, and time each poll.
 
-    Only the headers of batches are read, so the cluster is measured and not the client. The same bytes read from a file
-    and sent without a broker show the limit of this machine.
+    Only the headers of batches are read, so that the cluster is measured and not the client. For comparison, the same
+    bytes are read from a file and sent without a broker, which is the limit of this machine.
     """
     _benching().consume(**options)
 
@@ -133,7 +133,7 @@ def consume(**options: Any) -> None:
 @click.option("--rate", type=click.FloatRange(0.1, 100_000), default=200, show_default=True, help="Records a second.")
 @_target_options
 def latency(**options: Any) -> None:
-    """Send records one by one at a rate, and time each until it is acknowledged and until a consumer has it."""
+    """Send records one by one at a fixed rate, and time each until it is acknowledged and until a consumer has it."""
     _benching().latency(**options)
 
 

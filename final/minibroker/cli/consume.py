@@ -1,5 +1,7 @@
 """`minibroker consume`: its options. `consuming` does the work."""
 
+from collections.abc import Mapping
+
 import click
 
 from minibroker.cli.formats import InvalidFormat, compile_format
@@ -26,7 +28,7 @@ from minibroker.cli.options import bootstrap_option, complete_groups, complete_t
     "--group",
     metavar="G",
     shell_complete=complete_groups,
-    help="Read as a member of the group G from its committed offsets, and commit the offsets of written records.",
+    help="Read as a member of the group G from its committed offsets, and commit the offsets of the records shown.",
 )
 @click.option(
     "--include",
@@ -69,18 +71,14 @@ def consume(
     """
     if from_beginning + (offset is not None) + (time_ms is not None) > 1:
         raise click.UsageError("give only one of --from-beginning, --offset and --timestamp.")
-    given = {"--offset": offset, "--timestamp": time_ms, "--partition": partition}
-    chosen = [name for name, value in given.items() if value is not None]
-    if group is not None and chosen:
-        raise click.UsageError(
-            f"a group continues at its committed offsets: leave out {chosen[0]}, or move the group with `minibroker "
-            "groups reset-offsets`."
-        )
     if (topic is None) == (pattern is None):
         raise click.UsageError("give TOPIC, or --group and --include.")
-    for name, value in {"--group-protocol": protocol, "--include": pattern}.items():
-        if group is None and value is not None:
-            raise click.UsageError(f"{name} needs --group.")
+    if group is None:
+        _refuse_given("needs --group.", {"--group-protocol": protocol, "--include": pattern})
+    else:
+        moves = "move the group with `minibroker groups reset-offsets`."
+        why = f"is not for a group, which continues at its committed offsets: leave it out, or {moves}"
+        _refuse_given(why, {"--offset": offset, "--timestamp": time_ms, "--partition": partition})
     try:
         write = compile_format(format_)
     except InvalidFormat as error:
@@ -105,3 +103,10 @@ def consume(
         isolation=isolation,
         write=write,
     )
+
+
+def _refuse_given(why: str, options: Mapping[str, object]) -> None:
+    """Refuse the first of these options that is given."""
+    for name, value in options.items():
+        if value is not None:
+            raise click.UsageError(f"{name} {why}")

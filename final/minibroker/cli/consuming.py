@@ -22,7 +22,7 @@ from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.tables.metadata import MetadataResponseTopic
 
 POLL_MS = 1000
-_KILLED = 128  # a shell adds the number of the signal
+_KILLED = 128  # plus the number of the signal: the exit code of a process that a signal has ended
 ISOLATION = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 

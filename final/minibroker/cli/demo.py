@@ -172,7 +172,7 @@ class Shop(threading.Thread):
         self.pause_s, self._acked_s = 0.0, time.monotonic()
 
     def stop(self) -> None:
-        """End, when all orders are acknowledged."""
+        """Stop sending, and wait until all orders are acknowledged."""
         self._is_over.set()
         self.join()
 
@@ -181,7 +181,7 @@ class Shop(threading.Thread):
 
 
 class Pipeline(threading.Thread):
-    """The process with Spark, and the last thing that it told of each kind."""
+    """The process that runs Spark, and its last message of each kind."""
 
     def __init__(self, folder: Path, bootstrap: str) -> None:
         super().__init__(daemon=True)
@@ -201,7 +201,7 @@ class Pipeline(threading.Thread):
             )
 
     def run(self) -> None:
-        """Read what the process tells."""
+        """Read the messages of the process."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             with contextlib.suppress(ValueError):
@@ -209,11 +209,11 @@ class Pipeline(threading.Thread):
                 self.told[told["kind"]] = told
 
     def await_told(self, kind: str) -> dict[str, Any]:
-        """Wait for something that the process tells."""
-        return until(lambda: self.has_told(kind), f"Spark tells {kind}", seconds=SPARK_S_MAX, every_s=0.1)
+        """Wait for a message of this kind from the process."""
+        return until(lambda: self.has_told(kind), f"Spark reports {kind}", seconds=SPARK_S_MAX, every_s=0.1)
 
     def has_told(self, kind: str) -> dict[str, Any]:
-        """Return what the process has told, or an empty dict; fail if it has ended."""
+        """Return the last message of this kind, or an empty dict; raise if the process has failed."""
         if "failed" in self.told:
             raise DemoFailed(f"the pipeline failed: {self.told['failed']['reason']}")
         if self._process.poll() not in (None, 0):
@@ -221,7 +221,7 @@ class Pipeline(threading.Thread):
         return self.told.get(kind, {})
 
     def finish(self) -> dict[str, Any]:
-        """Let it process the rest, and audit."""
+        """Have the process finish the remaining orders and audit the deliveries; return the audit."""
         assert self._process.stdin is not None
         self._process.stdin.write("stop\n")
         self._process.stdin.flush()
@@ -229,7 +229,7 @@ class Pipeline(threading.Thread):
         return self.await_told("audit")
 
     def close(self) -> None:
-        """End it with all that it has started."""
+        """Kill the process and all processes that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -240,7 +240,7 @@ class Pipeline(threading.Thread):
 
 @dataclass
 class Demo:
-    """One run."""
+    """One run of the demo."""
 
     cluster: LocalCluster
     shop: Shop
@@ -282,7 +282,7 @@ class Demo:
         self._watch(lambda: time.monotonic() >= moment_s, SPARK_S_MAX)
 
     def _watch(self, is_over: Callable[[], bool], seconds: float) -> None:
-        """Show the numbers until something has happened."""
+        """Show the numbers until `is_over` returns true; fail after `seconds`."""
         deadline_s = time.monotonic() + seconds
         while not is_over():
             if time.monotonic() > deadline_s:

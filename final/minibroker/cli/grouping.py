@@ -110,7 +110,7 @@ def _rows(
 
 
 def _first_timestamps(client: Client, places: Iterable[Place]) -> dict[Place, int]:
-    """The timestamp of the first record at or after each place.
+    """The timestamp of the first record at or after each place, which is an offset of a partition.
 
     A search takes only one offset of each partition, so several places in one partition need several searches.
     """
@@ -301,7 +301,7 @@ def _wanted(
         uncommitted = [it for it in starts if it not in before]
         if uncommitted:
             raise click.ClickException(
-                f"the group has committed no offset in {uncommitted[0]}, so it cannot be shifted: use --to-earliest, "
+                f"the group has committed no offset in {uncommitted[0]}, so there is none to shift: use --to-earliest, "
                 "--to-latest or --to-offset, or name partitions with --topic T:P"
             )
         return {it: before[it] + destination.shift for it in starts}

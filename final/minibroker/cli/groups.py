@@ -92,7 +92,7 @@ def reset_offsets(
     choices = [to_earliest or None, to_latest or None, to_offset, time_ms, seconds, shift_by]
     if sum(choice is not None for choice in choices) != 1:
         raise click.UsageError(
-            "give one of --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration and --shift-by."
+            "give exactly one of --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration and --shift-by."
         )
     wanted = dict(map(_topic_and_partitions, topics))
     from minibroker.cli import grouping  # noqa: PLC0415

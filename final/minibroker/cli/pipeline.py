@@ -26,7 +26,7 @@ PIPELINES = {
     "sessions": ("stream", "topic orders → the orders of each customer in sessions → topic sessions"),
     "archive": ("stream", "topic orders → Parquet by date, small files compacted"),
     "replay": ("batch", "an archive → topic"),
-    "audit": ("batch", "a history of acknowledgements beside the log → lost, twice, out of order, elsewhere"),
+    "audit": ("batch", "acknowledgements, compared with the log → records lost, twice, out of order, at other offsets"),
 }
 """Name → how the pipeline runs, and what it does."""
 
@@ -304,7 +304,10 @@ def sessions(bootstrap: str, master: str, confs: Sequence[str], gap: str, **sett
 )
 @spark_options
 def audit(bootstrap: str, master: str, confs: Sequence[str], history: Path, report: Path | None) -> None:
-    """Compare HISTORY, the acknowledgements of producers, with the log. The exit code is 1 if one was not true."""
+    """Compare HISTORY, the acknowledgements of producers, with the log.
+
+    The exit code is 1 if the log contradicts an acknowledgement.
+    """
     from minibroker.pipelines import histories  # noqa: PLC0415 (slow to import, and --help does not need it)
 
     if report is not None and report.suffix not in (".html", ".md"):

@@ -45,7 +45,8 @@ def produce(
     A topic that does not exist is created, if the broker allows it (auto.create.topics.enable).
 
     With --transactional-id, readers of committed records see all lines or none. Ctrl-C or a failure aborts the
-    transaction; so do the brokers after 60 s. A second producer with the same ID fences the first.
+    transaction. If it is still open after 60 s, the brokers abort it. A second producer with the same ID fences the
+    first.
     """
     from minibroker.cli import producing  # noqa: PLC0415 (the client is slow to import, and --help does not need it)
 

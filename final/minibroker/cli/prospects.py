@@ -23,9 +23,9 @@ class Prospect:
         if self.lost:
             text += f"; {counted(self.lost, 'later record')} of an earlier leader would be lost"
         if not self.silent:
-            return text + ("" if self.lost else "; no other replica has more")
+            return text + ("" if self.lost else "; no other replica has more records")
         nodes = f"node{'s' if len(self.silent) > 1 else ''} {', '.join(map(str, self.silent))}"
-        return f"{text}; what only {nodes} had would be lost, and how much that is cannot be known now"
+        return f"{text}; records that only {nodes} had would be lost, and their number cannot be known now"
 
 
 def prospect(

@@ -1,7 +1,8 @@
 """An example of each message of the protocol, made from its table, as lines of annotated bytes. A pure module.
 
-A field has a value by its name, or its default, or a value by its type. So an example follows its table when the table
-changes. It shows how the fields are written, and is not a request that a broker would grant.
+The value of a field is chosen by its name; if there is none for the name, it is the field's default, or else a value
+chosen by its type. So when a table changes, its example changes with it. An example shows how the fields are written. A
+broker would not accept it as a request.
 """
 
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ CORRELATION_ID = 7
 CLIENT_ID = "demo"
 TIMESTAMP_MS = 1_700_000_000_000
 
-# By the name of the field, or by the names of the struct and the field.
+# Values of fields, by the name of the field, or by the names of the struct and the field.
 _BY_NAME: dict[str, Any] = {
     "JoinGroupRequestProtocol.name": "range",
     "JoinGroupResponse.leader": "demo-1",
@@ -74,7 +75,7 @@ def example_request(api: Api) -> list[str]:
 
 
 def example_response(api: Api) -> list[str]:
-    """The lines of the response to it."""
+    """The lines of a response in the newest version."""
     version = api.max_version
     frame = _frame(frame_response(_struct(api.response, version), version=version, correlation_id=CORRELATION_ID))
     return render(explain_response(api.key, version, frame), frame)
@@ -105,6 +106,6 @@ def _one(field: Field, version: int, named: Any) -> Any:
         builder = BatchBuilder()
         builder.append(timestamp=TIMESTAMP_MS, key=b"kim", value=b"tea")
         return bytes(builder.build())
-    # A name may have another type in another message.
+    # A field of the same name may have another type in another message; then the value by type is used.
     by_kind = _BY_KIND.get(field.kind, 0)
     return named if type(named) is type(by_kind) else by_kind

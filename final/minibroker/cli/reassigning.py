@@ -173,7 +173,7 @@ def elect(bootstrap: str, topic: str | None, *, partition: int | None) -> None:
 
 
 def elect_uncleanly(bootstrap: str, topic: str, *, partition: int | None, is_confirmed: bool, is_dry_run: bool) -> None:
-    """Say what would be lost, ask, and elect the longest log where a partition has no leader."""
+    """Say what would be lost, ask, and elect the replica with the longest log of each partition without a leader."""
     with connected(bootstrap) as client:
         prospects = _prospects(client, _partitions(client, topic, partition))
         if not prospects:

@@ -2,7 +2,7 @@
 
 A plan names the partitions that change, each with its new replicas. A new replica takes the position of the one that it
 replaces, and the other replicas keep theirs. Each partition stays on as many racks as before, as long as those racks
-have brokers. The load of a broker is the number of its replicas, not of their bytes.
+have brokers. The load of a broker is the number of its replicas; their sizes do not count.
 """
 
 from collections import Counter

@@ -37,7 +37,7 @@ class Node:
     is_unreached: bool = False
     """Whether the node accepts no connection at its address; this is tried only while there is no controller."""
     has_another_disk: bool = False
-    """Whether the voter set still names the node's earlier disk. The node is only an observer."""
+    """Whether the voter set still names the node's earlier disk, so that the node is only an observer now."""
     is_doubled: bool = False
     """Whether two processes with this node.id follow the metadata at the same time, each with its own disk."""
 

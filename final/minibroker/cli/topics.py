@@ -96,9 +96,9 @@ def alter(
 ) -> None:
     """Add partitions or replicas to the topic NAME, or change its settings.
 
-    More partitions move keys to other partitions, which breaks the order of their records. A topic never shrinks. New
-    replicas copy the partitions while the old ones serve them. Internal topics such as __consumer_offsets can get more
-    replicas after a cluster has grown.
+    After partitions are added, new records of a key may go to another partition than its older records, so their
+    order is lost. A topic never shrinks. New replicas copy the partitions while the old ones serve them. Internal
+    topics such as __consumer_offsets can get more replicas after a cluster has grown.
     """
     from minibroker.cli import administering  # noqa: PLC0415
 
@@ -198,7 +198,7 @@ def reassign(
     "--unclean",
     "is_unclean",
     is_flag=True,
-    help="Elect the live replica with the longest log where none in sync is left: the records that it lacks are lost.",
+    help="If no replica in sync is left, elect the live one with the longest log; the records that it lacks are lost.",
 )
 @click.option("--dry-run", "is_dry_run", is_flag=True, help="With --unclean, only show what would be lost.")
 @click.option("--yes", "is_confirmed", is_flag=True, help="With --unclean, do not ask for confirmation.")
@@ -211,7 +211,7 @@ def elect_leaders(
     The preferred leader is the first replica. Without a TOPIC, elect leaders in all topics.
     """
     if is_unclean and name is None:
-        raise click.UsageError("--unclean needs a TOPIC: it loses records.")
+        raise click.UsageError("--unclean loses records, so name the TOPIC.")
     if partition is not None and name is None:
         raise click.UsageError("give the TOPIC.")
     if (is_dry_run or is_confirmed) and not is_unclean:

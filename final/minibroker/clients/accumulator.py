@@ -276,7 +276,7 @@ class Accumulator:
     # Transactions -----------------------------------------------------------------------------------------------------
 
     def begin_transaction(self, identity: Identity, *, is_gated: bool) -> None:
-        """Number the batches of a new transaction. If it is gated, a partition waits until it is admitted."""
+        """Begin a transaction under this identity. If `is_gated`, a partition's batches wait for `admit`."""
         assert self.is_settled, "the batches of one transaction are done before the next begins"
         if identity is not self._identity:
             # A new epoch begins with sequence 0 in every partition.
@@ -296,7 +296,7 @@ class Accumulator:
         return self._admitted is None or bool(self._admitted)
 
     def admit(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Let the batches of these partitions go, because the partitions are in the transaction."""
+        """Allow sending the batches of these partitions, because the partitions are in the transaction."""
         if self._admitted is not None:
             self._admitted.update(partitions)
 
@@ -330,7 +330,8 @@ class Accumulator:
                 without.add(topic)
                 continue
             size = sizes.get(node_id, 0) + batch.size
-            if self._is_busy(node_id) or (node_id in sends and size > self._config.max_request_size):
+            is_busy = self._requests.get(node_id, 0) >= self._config.max_in_flight
+            if is_busy or (node_id in sends and size > self._config.max_request_size):
                 continue
             sends.setdefault(node_id, Send(node_id, [])).batches.append(batch)
             sizes[node_id] = size
@@ -339,9 +340,6 @@ class Accumulator:
         for node_id in sends:
             self._requests[node_id] = self._requests.get(node_id, 0) + 1
         return Drained(list(sends.values()), without)
-
-    def _is_busy(self, node_id: int) -> bool:
-        return self._requests.get(node_id, 0) >= self._config.max_in_flight
 
     def _next(self, stream: Stream, now_ms: float) -> ProducerBatch | None:
         if stream.is_held and not stream.in_flight:
@@ -477,7 +475,7 @@ class Accumulator:
     def _retry(self, stream: Stream, batch: ProducerBatch, error: ClientError, now_ms: float) -> None:
         stream.is_held = True
         if batch.is_done or now_ms >= batch.deadline_ms:
-            self._finish(batch, error=self._too_late(batch, error))
+            self._finish(batch, error=_too_late(batch, error, self._config.delivery_timeout_ms))
             return
         batch.cause = error
         batch.not_before_ms = now_ms + self._config.retry.delay_ms(batch.attempts, self._chance())
@@ -499,24 +497,14 @@ class Accumulator:
             self._active.pop(key, None)
 
     def _expire(self, now_ms: float) -> None:
+        # A batch in flight stays in `in_flight` until it is answered or lost, because later batches must wait for it.
         for stream in list(self._active.values()):
             for batch in stream.expired(now_ms):
-                self._give_up(stream, batch)
-
-    def _give_up(self, stream: Stream, batch: ProducerBatch) -> None:
-        # A batch in flight stays in `in_flight` until it is answered or lost, because later batches must wait for it.
-        if batch in stream.waiting:
-            stream.waiting.remove(batch)
-        elif batch in stream.queue:
-            stream.queue.remove(batch)
-        self._finish(batch, error=self._too_late(batch, batch.cause))
-
-    def _too_late(self, batch: ProducerBatch, cause: ClientError | None) -> ClientError:
-        why = f"the last attempt failed with: {cause}" if cause else "no leader or no producer id was known"
-        return DeliveryTimedOut(
-            f"{batch.record_count} records for {batch.topic}-{batch.partition} were not acknowledged within"
-            f" {self._config.delivery_timeout_ms} ms, after {batch.attempts} attempts; {why}"
-        )
+                if batch in stream.waiting:
+                    stream.waiting.remove(batch)
+                elif batch in stream.queue:
+                    stream.queue.remove(batch)
+                self._finish(batch, error=_too_late(batch, batch.cause, self._config.delivery_timeout_ms))
 
     def give_up(self, error: ClientError) -> None:
         """Fail every record that is not done, because the producer ends without waiting."""
@@ -574,6 +562,14 @@ class Accumulator:
             elif stream.queue:
                 times.append(stream.queue[0].ready_ms)
         return min((at for at in times if at > after_ms), default=None)
+
+
+def _too_late(batch: ProducerBatch, cause: ClientError | None, timeout_ms: int) -> ClientError:
+    why = f"the last attempt failed with: {cause}" if cause else "no leader or no producer id was known"
+    return DeliveryTimedOut(
+        f"{batch.record_count} records for {batch.topic}-{batch.partition} were not acknowledged within"
+        f" {timeout_ms} ms, after {batch.attempts} attempts; {why}"
+    )
 
 
 def _in_doubt(batch: ProducerBatch) -> ClientError:

@@ -344,7 +344,7 @@ def describe_topics(client: Client, topics: Iterable[str] | None = None) -> dict
 
 
 def describe_eligible(client: Client, topics: Mapping[str, DescribedTopic]) -> dict[str, DescribedTopic]:
-    """The same topics with their eligible leader replicas; an older broker does not know them."""
+    """The same topics with their eligible leader replicas, which an older broker does not send."""
     # A partition whose replicas are all in sync has no eligible ones.
     names = [name for name, it in topics.items() if any(len(one.isr) < len(one.replicas) for one in it.partitions)]
     found: dict[TopicPartition, DescribeTopicPartitionsResponsePartition] = {}

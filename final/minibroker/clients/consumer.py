@@ -32,7 +32,7 @@ from minibroker.wire.codes import ErrorCode
 
 __all__ = ["EARLIEST", "LATEST", "READ_COMMITTED", "READ_UNCOMMITTED", "Consumer", "OffsetReset", "TopicPartition"]
 
-_GRACE_MS = 5_000  # for the answer to arrive, in addition to the longest wait of a fetch
+_GRACE_MS = 5_000  # how much longer an answer may take than the longest wait of a fetch
 
 
 class Consumer(Closing):

@@ -49,8 +49,8 @@ def ask_controller(
 ) -> Dialogue[Any]:
     """Send a request to the controller. If there is none, or it has just changed, try again for a few seconds.
 
-    Kafka's brokers forward newer requests to the controller, so `node_id` may be None, which means any node. A request
-    that only reads is sent again even if its answer was lost.
+    Kafka's brokers forward requests of newer versions to the controller, so `node_id` may be None, which means any
+    node. A request that only reads is sent again even if its answer was lost.
     """
     attempts = core.attempts(min(NO_CONTROLLER_MS_MAX, core.config.timeout_ms))
     while True:

@@ -50,7 +50,7 @@ class Fenced(BrokerError):
 
     def __init__(self, code: int, transactional_id: str, timeout_ms: int) -> None:
         message = (
-            f"another producer has taken over, or a transaction was open for longer than {timeout_ms} ms; its open "
+            f"another producer has taken over, or a transaction was open for longer than {timeout_ms} ms; the open "
             "transaction is aborted. Make a new producer, unless another one does the work now"
         )
         super().__init__(code, message, about=f"transactional id {transactional_id}")

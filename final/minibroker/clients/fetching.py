@@ -149,8 +149,8 @@ class Fetcher:
         known = self._known(partition)
         position = self._new()
         position.is_paused, position.is_in_flight = known.is_paused, known.is_in_flight
-        # A new position has a new generation. So the answer to a fetch in flight, which has the old one, will be
-        # dropped.
+        # A new position has a new generation. So the answer to a fetch in flight, which has the old generation, will
+        # be dropped.
         if offset is None:
             if self._config.offset_reset is OffsetReset.ERROR:
                 raise OffsetOutOfRange(

@@ -5,7 +5,8 @@ else happens in `poll`: it releases and takes partitions, calls the application'
 partition is never revoked while the application works on its records, unless the group has removed this member.
 
 With auto-commit, the offsets after all records that `poll` has returned are committed in a later `poll`, before
-partitions are released, and in `close`. So the application must be done with its records when it calls one of them.
+partitions are released, and in `close`. So the application must be done with its records when it calls `poll` or
+`close`.
 """
 
 import contextlib
@@ -291,7 +292,7 @@ class _Membership:
         return taken
 
     def may_commit_again(self, signature: Signature, code: int) -> bool:
-        """Whether a commit that was refused with a code may succeed later."""
+        """Whether a commit that was refused with this code may succeed later."""
         may = self.call(lambda it: it.may_commit_again(signature, code))
         self._waker.wake()
         return may

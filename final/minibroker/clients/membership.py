@@ -68,7 +68,7 @@ NOTHING: Partitions = frozenset()
 COOPERATIVE = "cooperative-sticky"
 
 _LEAVE_ONE = 2  # the last version of LeaveGroup with one member, which every broker understands
-_GRACE_MS = 5_000  # for the answer to arrive, in addition to the longest wait of a join
+_GRACE_MS = 5_000  # how much longer an answer may take than the longest wait of a join
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Member(ABC):
         return taken
 
     def may_commit_again(self, signature: Signature, code: int) -> bool:
-        """Whether a commit that was refused with a code is accepted after the next answer of the coordinator."""
+        """Whether a commit that was refused with this code is accepted after the next answer of the coordinator."""
         if code == ErrorCode.STALE_MEMBER_EPOCH:
             # Send a heartbeat at once, because its answer contains the new epoch.
             self._heartbeat_at_ms = 0.0

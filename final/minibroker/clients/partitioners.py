@@ -40,7 +40,7 @@ class Partitioner(Protocol):
 
 
 class Default:
-    """Kafka's rule: a key's hash chooses the partition; records without a key share one per batch (KIP-480).
+    """Kafka's rule: a key's hash chooses the partition; records without a key go to one partition per batch (KIP-480).
 
     It gives up nothing: the records of a key stay in order. But a key with half of all traffic puts half of the load on
     one partition, and records without a key are spread evenly only over many batches.

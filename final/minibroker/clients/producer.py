@@ -242,7 +242,7 @@ def _check_types(value: object, key: object, headers: Sequence[object]) -> None:
             case (str(), bytes() | None):
                 pass
             case _:
-                raise TypeError(f"a header is a pair of str and bytes or None, not {header!r}")
+                raise TypeError(f"a header is a pair of a name (str) and a value (bytes or None), not {header!r}")
 
 
 class _Sender(threading.Thread):
@@ -355,8 +355,8 @@ class _Sender(threading.Thread):
             now = precise_ms()
             times = [self._accumulator.wakeup_ms(self._drained_ms)]
             times += [deadline for sends in self._in_flight.values() for _send, deadline in sends.values()]
-            # A wait may have ended since the thread last looked for work. It is included, so that the thread does not
-            # sleep now, because nothing else would wake it.
+            # If a wait has ended since the thread last looked for work, nothing else would wake the thread. So its end
+            # counts here, although it is past, and the thread does not sleep.
             others = (self._metadata_not_before_ms, self._id_not_before_ms, self._adding_not_before_ms)
             waits = (*self._not_before_ms.values(), *others)
             times += [at for at in waits if at > self._looked_ms]
@@ -369,7 +369,7 @@ class _Sender(threading.Thread):
         """Notify the waiting threads, and call the callbacks outside of the lock."""
         with self._changed:
             finished = self._accumulator.take_finished()
-            # After a failure, `abort` waits for the last answers, which finish no batch.
+            # After a failure, `abort` waits for the last answers. They finish no batch, but it must learn of them.
             if finished or self._accumulator.failure is not None:
                 self._changed.notify_all()
         for batch in finished:

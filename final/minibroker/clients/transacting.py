@@ -35,7 +35,7 @@ FEATURE = "transaction.version"
 EPOCH_PER_TRANSACTION = 2
 """The transaction version in which each transaction has its own epoch."""
 
-# The last versions for clients without an epoch for each transaction.
+# The last versions of these requests for transaction version 1, without an epoch for each transaction.
 _ADD_PARTITIONS, _ADD_OFFSETS, _OFFSETS, _END, _PRODUCE = 3, 3, 4, 4, 11
 
 FENCING = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
@@ -108,7 +108,7 @@ class Session:
         response = yield from coordinator.ask(request, version_max=_ADD_PARTITIONS)
         results = response.results_by_topic_v3_and_below
         codes = [it.partition_error_code for topic in results for it in topic.results_by_partition]
-        # A partition that was refused because of another one is no reason by itself.
+        # OPERATION_NOT_ATTEMPTED says only that another partition was refused, so the other codes come first.
         refused = sorted((it for it in codes if it), key=lambda it: it == ErrorCode.OPERATION_NOT_ATTEMPTED)
         if refused and reaction_to(refused[0]) is Reaction.SEARCH:
             coordinator.node_id = None

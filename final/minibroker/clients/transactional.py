@@ -1,4 +1,4 @@
-"""The transactional producer: records for many partitions, and offsets of groups, that all count or none.
+"""The transactional producer: writes records to many partitions and commits offsets of groups, all of them or none.
 
     with TransactionalProducer(client, "copy-1") as producer:
         producer.init()
@@ -148,7 +148,7 @@ class TransactionalProducer(Producer):
     def send_offsets(
         self, offsets: Mapping[TopicPartition, int], group_id: str, signature: Signature = NO_MEMBER
     ) -> None:
-        """Commit a group's offsets with the transaction. A consumer in the group has the `signature`."""
+        """Commit a group's offsets with the transaction; `signature` is that of a consumer in the group."""
         self._demand("send_offsets")
         self._raise_if_failed()
         if not offsets:
@@ -201,7 +201,7 @@ class TransactionalProducer(Producer):
             return
         try:
             if timeout_ms > 0 and self._state is State.OPEN:
-                # An application that fails sees its own error. The brokers abort the transaction at its timeout.
+                # After a failure the application must see its own error, not this one. Brokers abort at the timeout.
                 with suppress(ClientError):
                     self.abort()
         finally:

@@ -1,4 +1,4 @@
-"""Wakes a thread that waits in a selector. A selector waits only for file descriptors, so it uses two sockets."""
+"""Wakes a thread that waits in a selector. A selector waits only for file descriptors, so a `Waker` has two sockets."""
 
 import contextlib
 import socket

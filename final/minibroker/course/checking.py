@@ -35,8 +35,8 @@ _STRIPPED = re.compile(r"NotImplementedError(?:: |\(\\?['\"])((?:exercise|build)
 class Outcome:
     """The outcome of one test, or of one file that could not be imported.
 
-    If the learner's code made the import fail, `place` and `source` show the line. `compared` has the kind and both
-    sides of the comparison that failed, the code's first.
+    If the learner's code made the import fail, `place` and `source` show the line. `compared` has the kind of
+    the values whose comparison failed, the value of the learner's code, and the expected value.
     """
 
     test: str

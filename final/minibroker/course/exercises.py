@@ -79,7 +79,7 @@ class Task(ABC):
         return self.hints or tuple(self._comments(source))
 
     def _comments(self, source: str) -> Iterator[str]:  # noqa: ARG002
-        # Only functions have an outline: of a module to build no comment stays.
+        # Only functions have an outline. A module to build keeps no comments.
         yield from ()
 
     @abstractmethod
@@ -153,7 +153,7 @@ class Chapter:
 
 
 def chapter_title(folder: Path) -> str:
-    """Return the chapter's title: the first heading of its lesson, without its number, capitalized."""
+    """Return the chapter's title: the first heading of its README, without its number, capitalized."""
     lesson = folder / "README.md"
     text = lesson.read_text(encoding="utf-8") if lesson.is_file() else ""
     heading = re.search(r"^# (?:Chapter \d+[:.] *)?(\S.*)$", text, re.MULTILINE)

@@ -1,8 +1,8 @@
 """What a failed test expected, in terms that a learner can act on. These functions only transform text and bytes.
 
-`recorder` keeps both sides of the comparison that failed, in the process that tests the learner's code. They are
-explained in the process of the command, with the reference's names of the fields. So `checking` must not import this
-module: a run of the tests would import the reference before the learner's code.
+`recorder` keeps both sides of the comparison that failed, in the process that tests the learner's code. The process of
+the command explains them, with the help of the reference, which knows the names of the fields. So `checking` must not
+import this module: a run of the tests would import the reference before the learner's code.
 """
 
 import difflib
@@ -35,7 +35,7 @@ def explain(outcome: Outcome, workspace: str) -> Iterator[str]:
 
 
 def explain_bytes(yours: bytes, expected: bytes) -> Iterator[str]:
-    """Show the expected bytes around the first difference, each with its field if they are a batch, and yours below."""
+    """Show the expected bytes around the first difference, with the fields if they are a batch, and yours below."""
     pairs = zip(yours, expected, strict=False)
     at = next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(yours), len(expected)))
     rows = _rows(expected, at)

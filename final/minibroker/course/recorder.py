@@ -87,7 +87,7 @@ class Recorder:
         self.compared = []
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> None:
-        """Keep both sides of a comparison that failed. In this repository the left side is the code's, by custom."""
+        """Keep both sides of a comparison that failed. By custom, the left side is what the tested code returned."""
         if op == "==" and isinstance(left, str) and isinstance(right, str) and "\n" in right:
             self.compared = [TEXT, left, right]
         elif op == "==" and isinstance(left, _BYTES) and isinstance(right, _BYTES):

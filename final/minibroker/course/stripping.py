@@ -122,7 +122,7 @@ class _Text:
 # One function
 
 
-# A list of tasks names several functions of one file, and each is looked for.
+# A list of tasks names several functions of one file. Without the cache, each search would parse the file again.
 _parsed = lru_cache(ast.parse)
 
 

@@ -218,7 +218,7 @@ class Comparison(NamedTuple):
 
     @property
     def is_well(self) -> bool:
-        """Whether the archive has each record of the topic once, up to its own end."""
+        """Whether the archive has each record of the topic once, up to the archive's end."""
         return not (self.missing or self.twice or self.different or self.extra)
 
     def text(self) -> str:

@@ -1,14 +1,14 @@
 """Audits deliveries: compares what producers were told with what is in the log, partition by partition.
 
-The history is a file of JSON lines, one for each record whose fate a producer was told; `make chaos` writes such files:
+The history is a file of JSON lines, one for each record whose outcome a producer knows; `make chaos` writes such files:
 
     {"producer": "chaos", "topic": "chaos-1", "partition": 0, "sequence": 17, "offset": 17,
      "sent_ms": 1700000000000, "acked_ms": 1700000000004, "error": null}
 
 The number of a record is its header `sequence`, or else its value; the numbers of a partition rise. Records without a
-number are left out. A record is lost if it was acknowledged and is not in the log; twice if the log has it again; out
-of order if the log has a larger number just before it; elsewhere if it is at another offset than the acknowledgement
-said.
+number are left out. A record is *lost* if it was acknowledged and is not in the log; *twice* if it is in the log more
+than once; *out of order* if the log has a larger number just before it; *elsewhere* if it is at another offset than the
+acknowledgement said.
 """
 
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ def compared(history: DataFrame, log: DataFrame) -> Findings:
 
 
 def _records(acked: DataFrame, log: DataFrame) -> DataFrame:
-    """Return every record that was acknowledged or is in the log, with its problems as numbers."""
+    """Return every record that was acknowledged or is in the log, with a number for each kind of problem."""
     told = acked.groupBy(*RECORD).agg(f.max("offset").alias("told"), f.lit(1).alias("is_acked"))
     found = log.groupBy(*RECORD).agg(f.max("offset").alias("place"), f.count("*").alias("copies"))
     both = told.join(found, RECORD, "full_outer").fillna({"is_acked": 0, "copies": 0})

@@ -1,9 +1,9 @@
-"""The Spark process of `make demo`: runs the pipeline orders, tells its progress as JSON lines, and audits at the end.
+"""The Spark process of `make demo`: runs the pipeline orders, reports progress in JSON lines, and audits at the end.
 
     python -m minibroker.pipelines.live SETTINGS
 
 It runs until a line arrives on stdin. Then it waits until all orders are processed, and audits the deliveries. If stdin
-ends without a line, the demo is gone, and so is the work.
+ends without a line, the demo has ended, and the process ends without an audit.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""Groups the orders of each customer into sessions, with state of its own on Spark; each session is written once.
+"""Groups the orders of each customer into sessions, with state that Spark keeps; each session is written once.
 
 A session is a customer's orders with no more than `gap` between two of them. It is open until the watermark has passed
 its last order by the gap; then a timer closes it, and it goes to a topic under the customer's name:
 
     {"customer": "customer-7", "start": "…", "end": "…", "orders": 3, "amount": 120.5}
 
-Spark keeps open sessions and timers in the checkpoint. So a run that is killed goes on with them.
+Spark keeps open sessions and timers in the checkpoint. So after a kill the next run goes on with them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -121,7 +121,7 @@ class Sessionizer(StatefulProcessor):
         return session.end_ms + self._gap_ms
 
     def close(self) -> None:
-        """Nothing is open but what Spark closes."""
+        """Do nothing: Spark closes the state itself."""
 
 
 def _ms(time: datetime) -> int:

@@ -43,7 +43,8 @@ _CHUNK_BYTES_MAX = 4 * 1024 * 1024  # records encoded together: enough for numpy
 _ARROW_BYTES_MAX = 2**31 - 1  # Arrow's binary arrays count bytes in 32 bits
 SEQUENCES = 2**31  # after this many, sequences begin again with 0
 
-# A slot has the last byte of the row before, then length, attributes, timestamp, offset, lengths of key and value.
+# The fields of a slot: the header count that ends the row before, if that row has no headers; then this row's length,
+# attributes, timestamp, offset, length of the key and length of the value.
 _SLOT_BYTES = 1 + 5 + 1 + 10 + 5 + 5 + 5
 _RECORD_BYTES_MIN = 7  # length, attributes, timestamp, offset, key, value, headers: one byte each
 _RAW_NULL = 1  # zigzag(-1)

@@ -1,7 +1,8 @@
 """The executor's half of the exactly-once sink: carries out the steps of `progress` on the brokers.
 
-Every task asks for its own producer id again, which costs a request, and fences every older attempt at the same task.
-So an executor that was given up and lives on cannot commit rows that another executor has written.
+Each attempt at a task asks for the task's producer id again. This costs a request, but it fences every older attempt
+at the same task. So if Spark takes an executor for dead and runs its task elsewhere, the old attempt cannot commit the
+same rows a second time.
 """
 
 import time
@@ -114,7 +115,7 @@ class _Attempt:
             return done
 
     def give_up(self) -> None:
-        """After an error, let readers of committed records pass; else they would wait for the timeout."""
+        """After an error, abort the transaction, so that readers of committed records need not wait for its timeout."""
         self._reconnect()
         if self._can_abort:
             with suppress(ClientError):
@@ -167,7 +168,7 @@ class _Attempt:
             metadata=step.progress.metadata(),
         )
         self._client.run(send_offsets)
-        # From here on the outcome may be decided without this task's knowledge.
+        # From here on the commit may succeed even if this task gets an error.
         self._can_abort = False
         self._client.run(self._session.end(self._coordinator, is_commit=True, timeout_ms=timeout_ms))
 
@@ -177,7 +178,7 @@ class _Attempt:
         return self._fingerprint
 
     def _await(self, _step: Await) -> Committed | None:
-        """Look until the other attempt has committed, or must have been aborted as well."""
+        """Look until the other attempt has committed, or for so long that its transaction has timed out, too."""
         self._reconnect()
         deadline_ms = precise_ms() + (0 if self._is_late else self._delivery.transaction_timeout_ms)
         while True:
@@ -199,7 +200,7 @@ class _Attempt:
         seconds = (precise_ms() - self._begun_ms) / 1000
         return Overtaken(
             f"{self._ticket}: the task took {seconds:.0f} s, more than kafka.transaction.timeout.ms, which is"
-            f" {self._delivery.transaction_timeout_ms}, so the brokers aborted it and its rows are not in the topic;"
+            f" {self._delivery.transaction_timeout_ms}, so the brokers aborted its transaction;"
             " set a longer timeout, or make batches smaller with maxOffsetsPerTrigger"
         )
 
@@ -225,18 +226,18 @@ def _progress(client: Client, group: GroupCoordinator, *, is_stable: bool) -> Co
 
 
 def demand_no_others(settings: ClientSettings, tickets: list[Ticket]) -> None:
-    """Refuse a batch of which other Spark partitions than these were committed before a restart.
+    """Refuse a batch if other Spark partitions than these have committed rows of it before a restart.
 
     Their rows are in the topic, and rows of this run may repeat them. A task cannot see this, because it does not know
-    how many tasks there are. Only the first batch of a run can have been begun before.
+    how many tasks there are. Only the first batch of a run can have been begun by an earlier run.
     """
     ours = {it.name for it in tickets}
     batch = tickets[0]
     for group_id, found in _progress_of_all(settings, batch.query).items():
         if group_id not in ours and found.next_batch > batch.batch_id:
             raise ReplayRefused(
-                f"batch {batch.batch_id} of query {batch.query_id} has {len(tickets)} Spark partitions now, and"
-                f" {found.fingerprint.row_count} rows of another one, {group_id}, were committed before; {WAY_OUT}"
+                f"batch {batch.batch_id} of query {batch.query_id} has {len(tickets)} Spark partitions now, but"
+                f" {found.fingerprint.row_count} rows of another one ({group_id}) were committed before; {WAY_OUT}"
             )
 
 

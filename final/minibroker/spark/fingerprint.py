@@ -36,7 +36,7 @@ def fingerprint(
     topics: pa.Array | None = None,
     partitions: pa.Array | None = None,
 ) -> Fingerprint:
-    """Return the fingerprint of rows with these columns; a column that is not given counts as none."""
+    """Return the fingerprint of rows with these columns; a column that is not given counts as nulls."""
     count = len(values)
     hashes = hashes_of(values) * _VALUE
     if keys.null_count < count:
@@ -52,7 +52,7 @@ def fingerprint(
 
 
 def hashes_of(column: pa.Array) -> Hashes:
-    """Return a hash of each value. That of a null is 0, so a column of nulls counts as none."""
+    """Return a hash of each value. That of a null is 0, so a column of nulls counts like a missing one."""
     filled = column.fill_null(b"") if column.null_count else column
     sizes = pc.binary_length(filled).to_numpy(zero_copy_only=False)
     hashes = _hashes(np.fromiter(map(crc32c, filled.to_pylist()), np.uint64, len(column)), sizes)

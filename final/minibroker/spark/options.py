@@ -151,8 +151,8 @@ OPTIONS = (
         "transactionalIdPrefix",
         (WRITE,),
         "spark-minibroker-sink",
-        "With exactly-once, what transactional ids and the groups with the progress begin with. Each of several writes"
-        " within one foreachBatch needs its own.",
+        "With exactly-once, the prefix of transactional ids and of the groups that hold the progress. Each of several"
+        " writes within one foreachBatch needs its own.",
     ),
     Option("checkpointLocation", (WRITE,), "", "An option of Spark itself. The sink ignores it."),
     Option("queryName", (WRITE,), "", "An option of Spark itself. The sink ignores it."),
@@ -247,7 +247,7 @@ REFUSED_VALUES = {
     (
         "enable.idempotence",
         "true",
-    ): "at least once may write a record twice if an acknowledgement is lost: remove it, or set delivery=exactly-once",
+    ): "at-least-once can write a record twice if an acknowledgement is lost: remove it, or set delivery=exactly-once",
     (
         "partitioner.ignore.keys",
         "true",
@@ -674,7 +674,7 @@ def _partitions_age(given: _Given) -> int:
     age_ms = _whole_of(given, name, -1, least=-1)
     if age_ms == 0:
         raise InvalidOption(
-            f"{name}: 0 is neither a number of milliseconds nor -1, which looks for new partitions at every trigger"
+            f"{name}: 0 is not possible; set 1 ms or more, or -1 to look for new partitions at every trigger"
         )
     return max(0, age_ms)
 

@@ -1,8 +1,8 @@
 """The steps of a task that writes exactly once, and its decision to write, to skip or to refuse. A pure module.
 
-The transaction of a task holds its rows and, as the offset of a group, the number of the next batch. The text beside
-the offset is the fingerprint of the rows. Each Spark partition has its own transactional id and its own group, both
-with the name of its `Ticket`. An attempt takes these steps:
+The transaction of a task holds its rows and, as the offset of a group, the number of the next batch. The fingerprint
+of the rows is committed as the metadata of that offset. Each Spark partition has its own transactional id and its own
+group, both with the name of its `Ticket`. An attempt takes these steps:
 
     Look     if this batch is committed already, read the rows, compare the fingerprint, and skip them
     Begin    fence older attempts; the broker aborts what they left open
@@ -33,7 +33,7 @@ class Overtaken(ConnectorError):
 
 
 class Ticket(NamedTuple):
-    """The place of a task: its query, its batch and its Spark partition; each start of a query has a new run id."""
+    """The identity of a task: its query, its batch and its Spark partition; each start of a query has a new run id."""
 
     prefix: str
     query_id: str
@@ -43,7 +43,7 @@ class Ticket(NamedTuple):
 
     @property
     def query(self) -> str:
-        """What the names of all tasks of the query begin with."""
+        """The prefix of the names of all tasks of the query."""
         return f"{self.prefix}-{self.query_id}-"
 
     @property
@@ -74,7 +74,7 @@ class Committed(NamedTuple):
     run_id: str = ""
 
     def metadata(self) -> str:
-        """The text beside the offset."""
+        """The metadata text that is committed with the offset."""
         rows, digest = self.fingerprint
         return json.dumps({"rows": rows, "hash": f"{digest:016x}", "run": self.run_id})
 
@@ -101,7 +101,7 @@ class Decision(enum.Enum):
 
 
 def decide(ticket: Ticket, found: Committed | None) -> Decision:
-    """Decide from the progress that was found; refuse a batch that is older than it."""
+    """Decide from the progress that was found; refuse a batch that is older than this progress."""
     if found is None or found.next_batch <= ticket.batch_id:
         return Decision.WRITE
     if found.next_batch > ticket.batch_id + 1:
@@ -122,8 +122,8 @@ def demand_same(ticket: Ticket, found: Committed, rows: Fingerprint) -> None:
 
 
 WAY_OUT = (
-    "it is partitioned differently. Restart the query with the options and the code that it had until this batch is"
-    " done; or let it pass with delivery=at-least-once, which may write the rows of this batch twice"
+    "it is partitioned differently. Restart the query with its old options and code, and change them after this batch"
+    " is done; or let the batch pass with delivery=at-least-once, which may write its rows twice"
 )
 
 
@@ -162,7 +162,7 @@ Step: TypeAlias = Look | Begin | Write | Commit | Read | Await
 
 
 class Done(NamedTuple):
-    """The end of an attempt: whether it wrote rows, and whether an earlier batch of this run had written some."""
+    """The result of an attempt: whether it wrote rows, and whether an earlier batch of this run had written some."""
 
     fingerprint: Fingerprint
     is_written: bool

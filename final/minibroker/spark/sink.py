@@ -102,7 +102,7 @@ class _Writer:
 
 
 def _ticket(prefix: str) -> Ticket:
-    """Return the place of this task. Spark passes the ids to tasks of a streaming query, also within foreachBatch."""
+    """Return the ticket of this task. Spark passes the ids to tasks of a streaming query, also within foreachBatch."""
     context = TaskContext.get()
     query_id = context and context.getLocalProperty("sql.streaming.queryId")
     batch_id = context and context.getLocalProperty("streaming.sql.batchId")

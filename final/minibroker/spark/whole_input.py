@@ -1,9 +1,9 @@
 """Notices that the rows of a task ended too early.
 
 When a step before the sink fails, Spark closes the socket on which the sink's worker reads. Arrow takes that for the
-end of the rows. At least once, this does no harm: the task has failed, and writes all rows again. But a transaction
-would commit the part that arrived. After complete rows Spark always sends a few more bytes, so a look at the next byte
-tells the two cases apart. PySpark itself looks at these bytes only after the sink has returned.
+end of the rows. With at-least-once delivery this does no harm: the task has failed, and writes all rows again. But a
+transaction would commit the part that arrived. After complete rows Spark always sends a few more bytes, so a look at
+the next byte tells the two cases apart. PySpark itself looks at these bytes only after the sink has returned.
 """
 
 import sys

@@ -210,7 +210,7 @@ def choose(keys: pa.Array, given: pa.Array | None, *, topic: str, count: int, st
 
 def _demand_partitions(numbers: np.ndarray[Any, Any], *, topic: str, count: int) -> None:
     for wrong in numbers[(numbers < 0) | (numbers >= count)][:1]:
-        raise RowRefused(f"partition {wrong} is not one of topic {topic}: it has {count}, from 0 to {count - 1}")
+        raise RowRefused(f"topic {topic} has no partition {wrong}: its partitions are 0 to {count - 1}")
 
 
 def by_partition(partitions: np.ndarray[Any, Any]) -> Iterator[tuple[int, pa.Array | None]]:

@@ -29,7 +29,7 @@ def check_counts(header: BatchHeader, *, dense: bool = True) -> None:
     count, room = header.record_count, header.last_offset_delta + 1
     if room < 1 or not (1 if dense else 0) <= count <= room or (dense and count < room):
         raise InvalidRecord(
-            f"a batch of {header.record_count} records has last offset delta {header.last_offset_delta}"
+            f"{header.record_count} records and last offset delta {header.last_offset_delta} contradict each other"
         )
 
 

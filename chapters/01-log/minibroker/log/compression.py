@@ -47,7 +47,7 @@ def decompress(codec: int, data: Bytes, *, bytes_max: int = DECOMPRESSED_BYTES_M
 
 
 def decompressed_bytes_max(codec: int, count: int) -> int:
-    """The most bytes to which `count` compressed bytes can decompress; an unassigned codec has no other limit."""
+    """The most bytes to which `count` compressed bytes can decompress, and never more than `DECOMPRESSED_BYTES_MAX`."""
     return min(_RATIO_MAX.get(codec, DECOMPRESSED_BYTES_MAX) * count, DECOMPRESSED_BYTES_MAX)
 
 
@@ -109,7 +109,7 @@ _LZ4_FIRST_STEP = 64 * 1024
 
 def _lz4_compress(data: bytes) -> bytes:
     frame = _load("lz4.frame", "lz4")
-    # Independent 64 KiB blocks: Kafka's Java client refuses linked ones.
+    # Use independent blocks of 64 KiB, because Kafka's Java client refuses linked blocks.
     compressed: bytes = frame.compress(
         data, block_size=frame.BLOCKSIZE_MAX64KB, block_linked=False, content_checksum=False, store_size=False
     )

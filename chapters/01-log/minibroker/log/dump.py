@@ -17,7 +17,7 @@ from minibroker.log.recovery import headers
 from minibroker.log.text import bytes_text, compression_text, counted_text, time_text, timestamp_type_text
 
 Meaning = Callable[[Record], str | None]
-"""Says what a record of an internal topic means, or None if its bytes are shown."""
+"""A function that says in words what a record of an internal topic means. It returns None to have the bytes shown."""
 
 
 class Found(NamedTuple):
@@ -99,16 +99,22 @@ def _damage(batch: Batch, previous: BatchHeader | None) -> str | None:
 def _check_order(header: BatchHeader, previous: BatchHeader) -> None:
     # Compaction leaves gaps, so offsets need not be dense; but neither offsets nor epochs ever decrease.
     if header.base_offset < previous.next_offset:
-        raise CorruptBatch(f"base offset {header.base_offset} after last offset {previous.last_offset}")
+        raise CorruptBatch(
+            f"base offset {header.base_offset} is not after the offset before it, {previous.last_offset}"
+        )
     if header.leader_epoch < previous.leader_epoch:
-        raise CorruptBatch(f"leader epoch {header.leader_epoch} after {previous.leader_epoch}")
+        raise CorruptBatch(
+            f"leader epoch {header.leader_epoch} is older than the one before it, {previous.leader_epoch}"
+        )
 
 
 def _check_records(batch: Batch) -> None:
     last_offset = batch.header.base_offset - 1
     for record in batch.records():
         if not last_offset < record.offset <= batch.header.last_offset:
-            raise CorruptBatch(f"record offset {record.offset} after {last_offset}")
+            raise CorruptBatch(
+                f"a record has offset {record.offset}, expected {last_offset + 1} to {batch.header.last_offset}"
+            )
         last_offset = record.offset
 
 

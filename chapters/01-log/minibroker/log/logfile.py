@@ -118,7 +118,7 @@ class LogFile:
         if self.failure is not None:
             raise self._offline()
         if leader_epoch < self.leader_epoch:
-            raise LogError(f"leader epoch {leader_epoch} is older than {self.leader_epoch}, the log's last")
+            raise LogError(f"leader epoch {leader_epoch} is older than {self.leader_epoch}, the log's last one")
 
     def write(self, batch: bytearray | memoryview, header: BatchHeader) -> None:
         """Write a batch that was checked and stamped; its base offset is at the log's end or after it."""

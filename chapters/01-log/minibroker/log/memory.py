@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from random import Random
 
 _SCATTERED = 0.25  # the share of crashes that keep a random subset of the operations
-# A simulation flushes directories so often that their names are worth remembering.
+# A simulation flushes directories so often that caching this function pays.
 _directory_of = lru_cache(maxsize=1000)(directory_of)
 
 

@@ -74,16 +74,17 @@ def _encode_headers(headers: Sequence[Header]) -> bytes:
     return b"".join(parts)
 
 
+# A consumer spends most of its time in the loops of the next two functions, and a function call costs more than the
+# decoding. So the loops themselves read the first byte of each varint, and also the second where most varints have two.
+
+
 def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp: int) -> Iterator[Record]:
     """Read `count` records that fill `data` exactly. A record is decoded when the caller asks for it.
 
     Whatever lengths `data` claims, memory stays within about forty times its size.
     """
-    # A consumer spends most of its time in this loop and in the one of `scan_records`, and a function call costs more
-    # than the decoding. So the loops themselves read the first byte of each varint, and also the second where most
-    # varints have two. Lengths stay zigzagged: 1 means null, an even number is twice the length, and any other odd
-    # number is a negative length, which is refused. `lengths` is the bitwise or of all lengths, so it is odd if any of
-    # them is odd.
+    # Lengths stay zigzagged: 1 means null, an even number is twice the length, and any other odd number is a negative
+    # length, which is refused. `lengths` is the bitwise or of all lengths, so it is odd if any of them is odd.
     new, position = tuple.__new__, 0
     if count < 0:
         raise InvalidRecord(f"the record count {count} is negative")
@@ -202,7 +203,7 @@ def follow_lengths(data: Bytes, position: int, *, count: int, count_max: int) ->
                 if length > 0x3FFF:
                     length, position = decode_unsigned_varint(data, position - 2)
             if length & 1 or length < _RAW_LENGTH_MIN:
-                raise InvalidRecord(f"the record before byte {position} says that it has {unzigzag(length)} bytes")
+                raise InvalidRecord(f"the length before byte {position} is {unzigzag(length)}, too short for a record")
             position += length >> 1
     except (IndexError, InvalidVarint):
         position = end + 1

@@ -240,7 +240,8 @@ def compact(options: argparse.Namespace, data: DataDirectory, partition: TopicPa
     data.set_first_dirty_offset(partition, cleaned.first_dirty_offset)
     print(
         f"{counted_text(cleaned.records_before, 'record')}, {cleaned.bytes_before} bytes before; "
-        f"{cleaned.records_after}, {cleaned.bytes_after} bytes after; clean up to offset {cleaned.first_dirty_offset}"
+        f"{counted_text(cleaned.records_after, 'record')}, {cleaned.bytes_after} bytes after; "
+        f"clean up to offset {cleaned.first_dirty_offset}"
     )
 
 

@@ -9,8 +9,8 @@ Some flipped bits cannot be found. The checksum covers a batch from its attribut
 - length, magic and the checksum itself: a flip makes the checksum wrong, or the batch unreadable
 - base offset: found where offsets are dense, by comparison with the neighbouring batches. In a compacted log, a wrong
   base offset that fits into the gap around the batch is found only if the offset index has an entry for the batch
-- leader epoch: found where both neighbouring batches have the same epoch. Where the epoch changes, a wrong value
-  between theirs is not found. The first batch of a log has no earlier batch to compare with
+- leader epoch: found where both neighbouring batches have the same epoch. Where these differ, a wrong value between
+  the two is not found. The first batch of a log has no earlier batch to compare with
 """
 
 import struct
@@ -134,8 +134,8 @@ class IndexCheck:
     def rest(self, *, saw_all: bool) -> Iterator[Entry]:
         """The entries that are left after the last checked batch.
 
-        If the check `saw_all` batches, the first of them is damaged, because it has no batch. The others stay
-        unchecked.
+        `saw_all` says that every batch was checked. Then the first of these entries is damaged, because it has no
+        batch. The others stay unchecked.
         """
         while self._waiting is not None:
             self.unchecked += self._waiting.damage is None
@@ -377,7 +377,7 @@ def _check_crc(source: Source, position: int, header: BatchHeader) -> Iterator[P
 
 def _check_epoch(header: BatchHeader, leader_epoch: int) -> None:
     if header.leader_epoch < leader_epoch:
-        raise CorruptBatch(f"leader epoch {header.leader_epoch} after {leader_epoch}")
+        raise CorruptBatch(f"leader epoch {header.leader_epoch} is older than the one before it, {leader_epoch}")
 
 
 def _without_position(error: CorruptBatch) -> str:

@@ -62,7 +62,7 @@ class Cleaned:
 def cleanable(
     log: SegmentedLog, *, first_dirty_offset: int, now_ms: int, upto_offset: int | None = None
 ) -> list[tuple[Segment, int]]:
-    """The segments that may be cleaned, each with the offset after it. The clean part's segments are included."""
+    """The segments that may be cleaned, each with the offset at which it ends. The clean part is included."""
     bound = min(log.flushed_offset, log.log_end_offset if upto_offset is None else upto_offset)
     youngest_ms = now_ms - log.config.min_compaction_lag_ms
     found = []
@@ -220,7 +220,7 @@ class _Source:
         if header.next_offset > self.end_offset:
             raise CorruptBatch(f"last offset {header.last_offset}, but the next segment begins at {self.end_offset}")
         if header.leader_epoch < leader_epoch:
-            raise CorruptBatch(f"leader epoch {header.leader_epoch} after {leader_epoch}")
+            raise CorruptBatch(f"leader epoch {header.leader_epoch} is older than the one before it, {leader_epoch}")
 
     def located(self, error: LogError) -> LogError:
         """The same error, with the file and the batch's position added."""
@@ -279,7 +279,7 @@ def _map_batch(batch: Batch, first_dirty_offset: int, newest: KeyMap) -> int | N
 
 
 def grouped(sources: Sequence[_Source], config: LogConfig) -> list[list[_Source]]:
-    """Group neighbouring segments that fit into one: by bytes, by index sizes and by relative offsets."""
+    """Group neighbouring segments whose bytes, index entries and relative offsets fit into one segment."""
     groups: list[list[_Source]] = []
     for source in sources:
         if groups and _fit([*groups[-1], source], config):

@@ -28,8 +28,8 @@ class Companion(Protocol):
     def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
         """The log was opened or truncated. Load the saved state, and return the first offset that it does not cover.
 
-        The log is replayed from that offset on. State about offsets past the log's end must be removed durably. State
-        about offsets from `recovery_point` on may not match the log, unless the companion flushed it.
+        The log is replayed from that offset on. State about offsets past the log's end must be removed durably. Saved
+        state about offsets from `recovery_point` on can differ from the log, unless the companion flushed it.
         """
         raise NotImplementedError
 
@@ -38,11 +38,11 @@ class Companion(Protocol):
         raise NotImplementedError
 
     def on_append(self, header: BatchHeader, batch: Bytes, position: int) -> None:
-        """A batch was written at `position` of the active segment. A companion that keeps its bytes must copy them."""
+        """A batch was written at `position` of the active segment. A companion that keeps the batch must copy it."""
         raise NotImplementedError
 
     def on_flush(self, offset: int) -> None:
-        """Everything before `offset` is flushed. The recovery point moves there, unless this raises OSError."""
+        """Everything before `offset` is flushed. The recovery point moves there, unless this method raises OSError."""
         return
 
     def on_roll(self, base_offset: int) -> None:

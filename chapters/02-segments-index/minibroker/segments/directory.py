@@ -99,7 +99,7 @@ class DataDirectory:
         companions: Sequence[Companion] = (),
     ) -> SegmentedLog:
         """Open a partition's log. Unless the shutdown was clean, check the log from its recovery point on."""
-        # Only the first opening of a log may rely on the clean shutdown, because the log may fail later.
+        # Only the first opening of a log relies on the clean shutdown. A log that fails and is opened again is checked.
         is_clean = partition in self._unopened
         self._unopened.discard(partition)
         if partition in self._deleted:
@@ -127,7 +127,7 @@ class DataDirectory:
         """Remove a partition. Its directory is renamed first, so that a crash leaves either all of it or nothing."""
         failures = self.delete_logs([partition])
         if failures:
-            # No variable keeps the error: it would refer to itself, through its traceback and this call.
+            # The error is not kept in a variable: its traceback refers to this call, so each would keep the other.
             raise failures.popitem()[1]
 
     def delete_logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OSError]:
@@ -158,8 +158,8 @@ class DataDirectory:
     def _forget(self, partitions: Sequence[TopicPartition]) -> None:
         """Remove partitions from all checkpoints, before their directories are renamed.
 
-        After a crash, a partition with a recovery point and without a directory counts as `missing`. So its recovery
-        point leaves the disk first.
+        After a crash, a partition with a recovery point and without a directory counts as `missing`. So the checkpoint
+        is written without its recovery point first.
         """
         known = [it for it in partitions if it in self._checkpoints[RECOVERY_POINTS]]
         for partition in known:

@@ -380,7 +380,7 @@ class CheckpointDump:
             return _expecting(VERSION, position, text, "version", f"only version {VERSION} is known")
         if number == 1:
             there = counted_text(self._entries, "entry", "entries")
-            return _expecting(self._entries, position, text, "entries", f"{there} there")
+            return _expecting(self._entries, position, text, "entries", f"the file has {there}")
         return Line(position, text, *self._entry.read(text))
 
 
@@ -406,7 +406,7 @@ class DirectoryDump:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything in the file is damaged."""
+        """Whether anything in the directory is damaged."""
         return self._summary.is_damaged
 
     def lines(self, *, records: bool, annotated: bool) -> Iterator[str]:  # noqa: ARG002

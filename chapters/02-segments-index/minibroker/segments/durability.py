@@ -21,7 +21,7 @@ from minibroker.segments.segment import Segment
 
 
 def run_now(work: Callable[[], None]) -> None:
-    """Do background work immediately. Tests use this, and logs whose owner has no background thread."""
+    """Do background work immediately. It is used in tests, and by logs whose owner has no background thread."""
     work()
 
 
@@ -125,7 +125,7 @@ class Durability:
 
     def fail_with_companion(self, error: Exception) -> NoReturn:
         """Take the log offline, because a companion missed a change and is wrong now. The log itself is intact."""
-        self.fail(f"a companion of the log failed ({error!r})")
+        self.fail(f"state that is derived from the log could not be updated ({error!r})")
         raise LogOffline(f"{self._tail.failure}: the log is offline until a restart has read it again") from error
 
     # Names ------------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class Durability:
             for companion in self._companions:
                 companion.on_flush(offset)
         except OSError:
-            return  # the recovery point stays, so the next start checks more
+            return  # the recovery point does not move, so the next start checks more
         self.recovery_point = offset
         self._memory.recovery_point(offset, is_urgent=False)
 

@@ -30,7 +30,7 @@ def header_ending_with(file: File, offset: int, position: int) -> BatchHeader | 
 def hop(
     file: File, path: str, position: int, *, size: int, offset: int, timestamp: int
 ) -> tuple[int, BatchHeader] | None:
-    """The first batch from `position` on whose last offset (or max timestamp) is at least the given one."""
+    """The first batch from `position` on with a last offset >= `offset` or a max timestamp >= `timestamp`."""
     while position < size:
         chunk = file.pread(min(_HOP_BYTES, size - position), position)
         at = 0

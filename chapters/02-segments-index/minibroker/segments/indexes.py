@@ -70,7 +70,7 @@ class Indexes:
         return None if entry is None else (self._base_offset + entry[0], entry[1])
 
     def offset_before(self, timestamp: int) -> int:
-        """An offset such that all records before it are older than `timestamp`."""
+        """An offset such that every batch that ends before it has only records older than `timestamp`."""
         entry = self.times.floor(timestamp)
         return self._base_offset + (entry[1] if entry else 0)
 

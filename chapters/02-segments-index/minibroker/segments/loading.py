@@ -110,15 +110,17 @@ def sweep(files: Files, directory: str) -> list[str]:
 
 
 def _finish_swaps(files: Files, directory: str, names: Sequence[str]) -> None:
-    # A `.swap` segment was durable before the first segment that it replaces was deleted, so complete the swap. A
-    # cleaned segment keeps its last batch, even if it is empty, so its end shows which segments it replaces.
+    # A `.swap` segment was durable before the first segment that it replaces was deleted, so complete the swap. The
+    # last batch of the replaced segments is kept, even without records. So the end of the `.swap` segment shows which
+    # segments it replaces.
     swapped = {name[:DIGITS] for name in names if name.endswith(LOG_SUFFIX + SWAP)}
     for stem in sorted(swapped):
         end_offset = _end_of_swap(files, f"{directory}/{stem}{LOG_SUFFIX}{SWAP}", int(stem))
         for replaced in base_offsets(files.list(directory)):
             if int(stem) < replaced < end_offset:
                 Segment(files, directory, replaced, LogConfig()).delete()
-        # Remove the original's indexes. They do not fit the new log file, whose own indexes may be missing.
+        # Remove the original's indexes: their positions are wrong in the new log file. The renames below replace them
+        # only if the new indexes exist.
         for suffix in (OFFSET_SUFFIX, TIME_SUFFIX, TRANSACTION_SUFFIX):
             with suppress(FileNotFoundError):
                 files.unlink(f"{directory}/{stem}{suffix}")

@@ -31,7 +31,7 @@ def expired(closed: Sequence[Sized], config: LogConfig, now_ms: int) -> int:
 
 def excess(closed: Sequence[Sized], active_size: int, config: LogConfig) -> int:
     """How many of the oldest segments can be deleted so that at least `retention.bytes` are left."""
-    # Count the oldest segments, as long as at least `retention.bytes` are left without them.
+    # Count from the oldest, as long as the rest of the log has at least `retention.bytes`.
     if config.retention_bytes == UNLIMITED:
         return 0
     size = active_size + sum(segment.size for segment in closed)

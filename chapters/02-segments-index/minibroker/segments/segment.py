@@ -166,7 +166,7 @@ class Segment:
         """Remove every batch that holds `offset` or a later one; return the remaining part."""
         found = self.find(offset)
         if found is not None:
-            # The indexes come first. After a crash in between they are too short, but point to no removed batch.
+            # Cut the indexes first. After a crash in between, entries are missing, but none points to a removed batch.
             self.indexes.truncate(found[1].base_offset)
             self.file.truncate(found[0])
             self._size = found[0]
@@ -187,7 +187,7 @@ class Segment:
         return end
 
     def seal(self) -> None:
-        """Complete the indexes when the segment is closed, without flushing it."""
+        """Add the last entry to the time index, because the segment is closed. Nothing is flushed."""
         with suppress(OSError):
             self.indexes.seal()
         self._size = self.size
@@ -240,7 +240,7 @@ class Segment:
         return 0 if entry is None else entry[1]
 
     def _hop(self, position: int, *, offset: int = 2**63, timestamp: int = 2**63) -> tuple[int, BatchHeader] | None:
-        """The first batch from `position` on whose last offset (or max timestamp) is at least the given one."""
+        """The first batch from `position` on with a last offset >= `offset` or a max timestamp >= `timestamp`."""
         return hop(self.file, self.path(LOG_SUFFIX), position, size=self.size, offset=offset, timestamp=timestamp)
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
@@ -265,7 +265,7 @@ class Segment:
     # Deleting and renaming ------------------------------------------------------------------------------------------
 
     def delete(self) -> None:
-        """Remove the files. A reader that holds a slice can still read it, because the system keeps open files."""
+        """Remove the files. A reader that holds a slice can still read it, because the system keeps the bytes."""
         # The log file is removed last, because the next start removes an index without a log file, but keeps a log file
         # without an index.
         self.release_files()

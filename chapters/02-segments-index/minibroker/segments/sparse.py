@@ -74,12 +74,12 @@ class SparseLog:
         self.fill(self.log_end_offset - 1)
 
     def fill(self, offset: int) -> None:
-        """Write the batches that a search for an offset or for its timestamp reads."""
+        """Write the batches that are read by a search for this offset or for its timestamp."""
         number = offset // self._records
         self._fill(self._entry_before(number), number + 1)
 
     def fill_from(self, offset: int) -> None:
-        """Write all batches that are checked by a recovery that begins at an offset."""
+        """Write all batches that a recovery checks if it begins at this offset."""
         self._fill(self._entry_before(offset // self._records), self._batch_count)
 
     def fill_headers(self) -> None:

@@ -84,7 +84,7 @@ class Survivors:
         """The batch with its surviving records, or None if no record survives.
 
         A batch that `must_stay`, or that is its producer's last batch, stays even without records. It keeps its offsets
-        and its producer's last sequence number. A marker stays if only it has the epoch of its producer.
+        and its producer's last sequence number. A marker stays if its producer has no other batch of that epoch.
         """
         header = batch.header
         kept = self._of_control(batch) if header.is_control else self._of_records(batch)

@@ -52,9 +52,9 @@ class Step(NamedTuple):
 
 
 Authenticator = Callable[[], Generator[Step, Any, None]]
-"""Begins a login: a generator that yields each request, is sent its response, and returns when the login is complete.
+"""Begins a login, and returns a generator. The generator yields each request and is sent the response to it.
 
-It raises a `ClientError` if the login fails."""
+The generator ends when the login is complete. It raises a `ClientError` if the login fails."""
 
 
 class _Pending(NamedTuple):

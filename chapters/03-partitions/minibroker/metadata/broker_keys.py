@@ -61,7 +61,10 @@ LISTENERS = broker_key(
     _LISTENERS,
     "The addresses on which the broker listens, as NAME://HOST:PORT; port 0 means any free port. Metadata answers name "
     "the addresses of the listener by which the request came.",
-    departure=Departure("PLAINTEXT://:9092", "Kafka listens to the whole network; clients need no login here"),
+    departure=Departure(
+        "PLAINTEXT://:9092",
+        "Kafka listens on every address; here clients need no login, so only local ones can connect",
+    ),
 )
 ADVERTISED_LISTENERS: ConfigKey[str | None] = broker_key(
     "advertised.listeners",
@@ -227,7 +230,7 @@ PRODUCER_ID_EXPIRATION_MS = broker_key(
     INT,
     24 * _HOUR_MS,
     at_least(1),
-    "The time after a producer's last batch at which its sequence numbers are forgotten.",
+    "How long a producer's sequence numbers are remembered after its last batch.",
     is_dynamic=True,
 )
 

@@ -341,7 +341,7 @@ def topic_key(
 
 
 def declare_synonym(key: ConfigKey[Any], resources: str) -> None:
-    """Declare the first synonym of a key, with the same type and check. It gets the default if it is the only one."""
+    """Declare the first synonym of a key, with the same type and check. A key's only synonym gets its default, too."""
     if key.synonym is not None:
         about = f"The default of {key.name} for {resources}. {key.about}"
         default = key.default if len(key.synonyms) == 1 else None

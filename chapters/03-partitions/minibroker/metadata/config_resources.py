@@ -20,7 +20,7 @@ class ResourceKind(NamedTuple):
 
     table: KeyTable
     names: Callable[[Image], Sequence[str]]
-    """The resources of this kind that can be described."""
+    """Lists the resources of this kind that can be described."""
     describe: Callable[[Image, str, NodeConfig], Sequence[Described]]
     """Describes all configurations of a resource, or raises `Refused`."""
     check: Callable[[Image, str, Texts, NodeConfig], None]
@@ -65,7 +65,7 @@ def _check_topic_exists(image: Image, name: str) -> None:
 
 
 def _described_broker(image: Image, name: str, node: NodeConfig) -> Sequence[Described]:  # noqa: ARG001
-    """Describe this broker, or with an empty name the values set for all brokers."""
+    """Describe this broker. An empty name means the values that are set for all brokers."""
     if not name:
         return describe_all_brokers(node)
     if name != str(node.node_id):

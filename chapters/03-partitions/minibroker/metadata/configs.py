@@ -150,7 +150,7 @@ class NodeConfig:
         return NodeConfig(self.settings, dynamic=_known(dynamic), dynamic_default=_known(dynamic_default))
 
     def inherited(self, key: ConfigKey[Any]) -> str | None:
-        """The text of a key that is not set for a topic or other resource: its first set synonym, else its default."""
+        """The text of a key that a resource does not set itself: the first synonym that is set, else the default."""
         for _source, texts in self.layers:
             for name, factor in key.synonyms:
                 if name in texts:
@@ -291,14 +291,14 @@ def check_topic_defaults(config: NodeConfig) -> None:
 
 
 def check_listeners(config: NodeConfig) -> None:
-    """Refuse a listener without a security protocol, with TLS, or that is advertised but does not exist."""
+    """Refuse a listener that has no security protocol, that needs TLS, or that is advertised but does not exist."""
     for key, listeners in (("listeners", config.listeners), ("advertised.listeners", config.advertised_listeners)):
         for it in listeners:
             protocol = config.security_protocol(it.name)
             if protocol is None:
                 raise InvalidConfig(
                     f"{key}={it} has a name without a security protocol: set listener.security.protocol.map="
-                    f"{it.name}:PLAINTEXT, with the other listeners"
+                    f"{it.name}:PLAINTEXT, and list the other listeners there, too"
                 )
             if protocol not in WITHOUT_TLS:
                 raise InvalidConfig(

@@ -32,7 +32,7 @@ from minibroker.wire.uuids import uuid_text
 NO_LEADER = -1
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
-"""The clients that have a quota: types and names, in the order of the types. The name None is the default of a type."""
+"""The clients that have a quota, as types and names in the order of the types. The name None means a type's default."""
 
 
 class Endpoint(NamedTuple):
@@ -60,7 +60,7 @@ class BrokerImage:
     log_dirs: tuple[bytes, ...] = ()
     """The ids of its data directories; empty if it did not report them."""
     fenced_offset: int = field(default=NO_OFFSET, compare=False)
-    """The offset of the record that fenced it last. A snapshot does not keep it."""
+    """The offset of the record that fenced the broker last. A snapshot does not keep this offset."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """The address of a listener, by its name; None if the broker does not have it."""
@@ -150,7 +150,7 @@ class Builder:
         self._partitions: dict[str, dict[int, PartitionImage]] = {}
         self._configs: dict[tuple[ConfigResource, str], dict[str, str]] = {}
         self.offset = image.offset
-        """The offset of the last record, which is being applied or was applied."""
+        """The offset of the record that is being applied, or of the last one that was applied."""
 
     def fold(self, record: MetadataRecord, offset: int) -> None:
         """Apply one record. A record that contradicts the image raises CorruptMetadata with its offset."""

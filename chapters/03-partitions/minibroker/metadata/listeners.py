@@ -1,5 +1,5 @@
 """Addresses in a configuration: listeners as `NAME://HOST:PORT`, the security protocol of each name, and addresses with
-a number. A pure module.
+a count. A pure module.
 """
 
 import enum

@@ -54,7 +54,7 @@ def usable_brokers(image: Image, replication_factor: int) -> tuple[list[int], li
 
 
 def first_stripe(topic_id: bytes, first_partition: int) -> int:
-    """The place of the first new partition in the rotation, which continues after the existing partitions."""
+    """By how many places the brokers are rotated for the first new partition: one more for each existing partition."""
     return int.from_bytes(topic_id, "big") + first_partition
 
 

@@ -88,7 +88,7 @@ class Access(NamedTuple):
     acts_for: Callable[[Any], int | None] | None = None
     """Finds the node for which a request acts, or None if it acts for no node. Only that node may send the request."""
     refuse: Callable[[Call[Any]], Response] = _with_code
-    """The answer to a caller that may not send the request."""
+    """Makes the answer to a caller that may not send the request."""
 
 
 def follower_of(request: FetchRequest) -> int | None:
@@ -199,7 +199,9 @@ class Gate:
 def _after_login(handler: Handler) -> Handler:
     def answer(call: Call[Any]) -> Answer:
         if call.session.needs_login:
-            raise Disconnect(f"{type(call.request).__name__} before a login, which {call.session.listener} demands")
+            raise Disconnect(
+                f"{type(call.request).__name__} came before a login, which the listener {call.session.listener} demands"
+            )
         return handler(call)
 
     return answer

@@ -11,9 +11,10 @@ compacted topic, for a topic that limits the age of its records, and with `minib
 A rule knows the `Origin` of a batch. A client's batch must meet all rules. A coordinator's own batch may be a control
 batch, and its sequence number is not checked.
 
-`LocalPartition` gets the function that lists the rules. Chapter 06 passes one without `is_in_no_transaction`, with a
-rule about transactions at the end, and another one that keeps clients out of internal topics. The checks of the replica
-(is it the leader, are enough replicas in sync) come before any rule, through `ReplicaPort`.
+`LocalPartition` gets the function that lists the rules. Chapter 06 has two others. The list of the first lacks
+`is_in_no_transaction`, and ends with a rule about transactions. The second is for internal topics, and keeps clients
+out of them. The checks of the replica (is it the leader, are enough replicas in sync) come before any rule, through
+`ReplicaPort`.
 """
 
 from collections.abc import Callable, Iterator
@@ -52,7 +53,7 @@ class Origin(Enum):
 
 
 class Claim:
-    """The transaction to which a Produce request says that its transactional batches belong."""
+    """The transaction that a Produce request names for its transactional batches."""
 
     __slots__ = ("guards", "transactional_id", "version")
 
@@ -61,7 +62,7 @@ class Claim:
         self.version = version
         """The version of the request. From version 12 on, a batch adds its partition to the transaction (KIP-890)."""
         self.guards: dict[object, object] = {}
-        """The guard of each partition for which a batch of this request was held. Chapter 06 uses them."""
+        """For each partition whose batch was held: its guard, a question to the coordinator (chapter 06)."""
 
 
 class Incoming(NamedTuple):
@@ -103,7 +104,9 @@ def incoming(
         )
         raise Refused(ErrorCode.INVALID_RECORD, message)
     if header.length + LENGTH_COUNTS_FROM < len(batch):
-        message = f"{len(batch)} bytes for one partition, but its first batch has {header.size}: send one batch each"
+        message = (
+            f"{len(batch)} bytes for one partition, but its first batch has {header.size}: send one batch per partition"
+        )
         raise Refused(ErrorCode.INVALID_RECORD, message)
     return tuple.__new__(Incoming, (header, batch, now_ms, origin, claim))  # saves one call for every batch
 
@@ -158,7 +161,7 @@ def _check_room(it: Incoming) -> None:
     if codec == Compression.NONE:
         follow_lengths(batch, RECORDS_AT, count=header.record_count, count_max=_LENGTHS_MAX)
     elif header.record_count * RECORD_BYTES_MIN > decompressed_bytes_max(codec, len(batch) - RECORDS_AT):
-        raise InvalidRecord(f"the header says {header.record_count} records, but the batch has {len(batch)} bytes")
+        raise InvalidRecord(f"the header says {header.record_count} records, too many for {len(batch)} bytes")
 
 
 def is_in_no_transaction(it: Incoming) -> None:
@@ -185,7 +188,7 @@ def has_client_attributes(it: Incoming) -> None:
 
 
 def timely(*, before_max_ms: int, after_max_ms: int) -> Rule:
-    """No record is older than `message.timestamp.before.max.ms`, or ahead by `message.timestamp.after.max.ms`."""
+    """Records are at most `message.timestamp.before.max.ms` old, and at most `message.timestamp.after.max.ms` ahead."""
 
     def rule(it: Incoming) -> None:
         latest = it.now_ms + after_max_ms
@@ -225,7 +228,7 @@ def has_keys(it: Incoming) -> None:
 
 
 def has_sound_records(it: Incoming) -> None:
-    """Every record can be read, their offsets have no gaps, and there are as many as the header says."""
+    """All records can be read, their offsets have no gaps, and there are as many as the header says."""
     for index, record in _records(it):
         if record.offset != index:
             message = (

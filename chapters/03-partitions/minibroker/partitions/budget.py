@@ -3,9 +3,9 @@
 Bytes count when they have arrived, not when a client announces them. A request that wants to read more than there is
 room for waits in a queue. Three rules keep clients from blocking each other:
 
-- All requests of one address may take half of the budget.
-- If every request in progress waits, the oldest one may exceed the limit. Otherwise all would wait for ever. The same
-  holds for the requests of one address and its half.
+- All requests of one address may together take half of the budget.
+- If every request in progress waits, the oldest one may exceed the limit. Otherwise all would wait for ever. In
+  the same way, if every request of one address waits, the oldest of them may exceed the half of that address.
 - If requests wait, those that take room but do not arrive are closed: a request without a new byte in two seconds, or
   else the slowest one, if its remaining bytes would take longer than ten seconds.
 """
@@ -74,7 +74,7 @@ class Budget:
         self._add(share, -share.bytes)
         self._leave_queue(share)
         del share.address.shares[share]
-        # What they refer to may hold the request, whose bytes must be free before the next garbage collection.
+        # These functions may refer to the request. Its bytes must be freed now, not at the next garbage collection.
         share.resume = share.close = _nothing
         name = self._shares.pop(share)
         if not share.address.shares:
@@ -134,7 +134,7 @@ class Budget:
         elapsed_ms = now_ms - self._seen_ms
         if self._seen and elapsed_ms < PATIENCE_MS:
             return []
-        # Compare the bytes of each request with those of two seconds ago. A request that waits itself is not late.
+        # Compare the bytes of each request with those of two seconds ago. A request that waits for room is not late.
         seen, self._seen, self._seen_ms = self._seen, {share: share.bytes for share in self._shares}, now_ms
         arrived = {it: it.bytes - seen[it] for it in self._shares if it in seen and not it.wanted}
         stalled = [it for it, count in arrived.items() if count == 0]

@@ -65,7 +65,7 @@ def api_versions(
             supported_features=[
                 SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
                 for name, levels in features.items()
-                # Leave out a feature whose lowest level is 0 for older clients, which treat it as an error (KIP-1022).
+                # For older clients, leave out a feature whose lowest level is 0: they treat it as an error (KIP-1022).
                 if levels.lowest > 0 or call.version >= ZERO_LEVELS_FROM_VERSION
             ],
             finalized_features_epoch=image.offset,
@@ -84,7 +84,7 @@ def _is_software_name(name: str) -> bool:
 
 
 OwnBroker = Callable[[str], MetadataResponseBroker]
-"""This node, with the address at which clients of a listener reach it."""
+"""A function from the name of a listener to this node, with the address at which clients of the listener reach it."""
 
 
 class Reach(NamedTuple):
@@ -115,7 +115,7 @@ class Describe:
         is_auto_creating: Callable[[], bool],
         own_broker: "OwnBroker | None" = None,
     ) -> None:
-        """`own_broker` is set if this node forwards calls to the controller. Clients then see it as the controller."""
+        """`own_broker` is set if this node forwards calls to the controller. Then clients take this node for it."""
         self._authority = authority
         self._create = create
         self._is_auto_creating = is_auto_creating

@@ -143,7 +143,7 @@ class _Fetch:
         for topic in call.request.topics:
             name = self._name(topic.topic, topic.topic_id) if topic.partitions else None
             for it in topic.partitions:
-                # A replica's reader has the start offset of its own log. DeleteRecords waits for this offset.
+                # The reader of a replica has the start offset of the replica's log, for which DeleteRecords waits.
                 own = reader.of_log(it.log_start_offset) if is_replica else reader
                 wanted[topic.topic, topic.topic_id, it.partition] = _Wanted(name, topic.topic_id, it, own)
         self._wanted = list(wanted.values())
@@ -229,14 +229,14 @@ class _Fetch:
             partition = self._routes.partition(it.topic, it.wanted.partition)
             partition.check_leader(it.wanted.current_leader_epoch)
             self._fill(data, partition, it, bytes_left, is_first)
-            # Read the offsets after the records: the read of a follower may have moved the high watermark.
+            # Read the offsets after the records: a read by a follower may have moved the high watermark.
             data.high_watermark = partition.high_watermark
             data.last_stable_offset = partition.last_stable_offset
             data.log_start_offset = partition.log_start_offset
         except Refused as refused:
             data.error_code = refused.code
-            # A consumer whose offset is out of range may begin again at the log's start. The log of a leader that was
-            # deposed, and does not know it, may end before that offset.
+            # A consumer whose offset is out of range may begin again at the log's start. But a leader that was deposed
+            # and does not know it may have a log that ends before that offset. So check that this node still leads.
             if refused.code is ErrorCode.OFFSET_OUT_OF_RANGE and not self._is_replica:
                 self._check_leading()
             if it.topic is not None and refused.code in WRONG_NODE:

@@ -60,7 +60,7 @@ class BoundedFile:
         self.is_closed = False
         self.failure: OSError | None = None
         self.cuts = 0
-        """How often the file was truncated. Then a slice that was found before may have other bytes."""
+        """How often the file was truncated. A slice that was found before a truncation may have other bytes now."""
 
     def __del__(self) -> None:
         self._files.forget(self)

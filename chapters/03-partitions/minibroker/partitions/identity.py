@@ -83,7 +83,8 @@ def identify(path: str, node_id: int, *, cluster_id: str | None = None) -> Ident
         )
     if cluster_id not in (None, found.cluster_id):
         raise BrokerFailure(
-            f"{path} belongs to cluster {found.cluster_id}, but the other nodes to {cluster_id}: use another --data"
+            f"{path} belongs to cluster {found.cluster_id}, but the other nodes belong to {cluster_id}: "
+            "use another --data"
         )
     return found
 

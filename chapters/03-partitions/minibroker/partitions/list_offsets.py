@@ -28,7 +28,7 @@ LEADER_EPOCH_FROM_VERSION = 4
 OFFSET_NOT_AVAILABLE_FROM_VERSION = 5
 _LEAST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _READ_COMMITTED = 1
-# Kafka's id of a reader that asks any replica, and not the leader, for the end of its own log.
+# Kafka's id of a reader that asks a replica, which need not be the leader, for the end of that replica's log.
 DEBUGGING_REPLICA = -2
 _PARTITIONS_PER_TURN = 500
 

@@ -71,7 +71,7 @@ class _Deletion:
     def __init__(self, routes: Routes, name: TopicPartition, offset: int) -> None:
         self.name = name
         self._routes = routes
-        # This result stays if the request times out.
+        # If the request times out, this is the result.
         self.result = DeleteRecordsPartitionResult(
             partition_index=name.partition, low_watermark=-1, error_code=ErrorCode.REQUEST_TIMED_OUT
         )

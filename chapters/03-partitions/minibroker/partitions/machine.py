@@ -78,7 +78,7 @@ class Machine:
     # In the order of a start ------------------------------------------------------------------------------------------
 
     def bind_and_lock(self) -> None:
-        """Bind the ports and lock the directory, so that a conflict is found first. No client is served yet."""
+        """Bind the ports and lock the directory first, so that a conflict ends the start. No client is served yet."""
         self._bound = {it.name: self._cleanup.enter_context(bind(it)) for it in self.config.listeners}
         self._ports: dict[str, int] = {name: bound.getsockname()[1] for name, bound in self._bound.items()}
         self._cleanup.callback(os.close, lock(self.path))
@@ -216,7 +216,7 @@ class Machine:
                     task.cancel()
                     await asyncio.wait((task,))
         error = None if working.cancelled() else working.exception()
-        # A full disk fails the work and the node. The node's failure says what to do.
+        # A full disk makes both the work and the node fail. Raise the node's failure, because it says what to do.
         if self.failure is not None:
             raise self.failure
         if error is not None:

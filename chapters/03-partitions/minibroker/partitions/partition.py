@@ -48,14 +48,14 @@ class Reader(NamedTuple):
     now_ms: int = 0
     """The time of a replica's fetch."""
     is_retry: bool = False
-    """Whether this is a retry of a waiting fetch. Its offsets may then be older than the replica's newest fetch."""
+    """Whether this is a retry of a waiting fetch. The replica may have sent a newer fetch, with a later offset."""
 
     @property
     def is_replica(self) -> bool:
         """Whether the reader is another broker that replicates the log."""
         return self.replica_id >= 0
 
-    # Every fetch of a follower needs these two, for each of its partitions. `_replace` would be five times slower.
+    # Every fetch of a follower calls the next two, for each of its partitions. `_replace` would be five times slower.
 
     def of_log(self, log_start_offset: int) -> "Reader":
         """The same replica, and the first offset of its log."""
@@ -168,7 +168,7 @@ class Partition(Protocol):
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
         """The error code for the answer, or None while the batch still waits for other replicas.
 
-        `ErrorCode.NONE` means that the batch is as safe as `acks` asks. Any other code means that it cannot become so.
+        `ErrorCode.NONE` means that the batch is as safe as `acks` asks. Any other code means that it will never be.
         """
 
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:

@@ -1,8 +1,8 @@
 """Places for connections: which ones are served if there are too many, and which ones must leave. A pure module.
 
-Clients must not lock out other nodes, or the cluster loses them. So max.connections counts clients only. A connection
-that has logged in as a node takes no place. Before a login the server cannot tell nodes from clients, so a connection
-beyond the limit is *on trial*: it has three seconds to log in, and may do nothing else.
+Clients must not lock out other nodes, or the cluster loses them. So max.connections is the number of places for
+clients. A connection that has logged in as a node takes none. Before a login the server cannot tell nodes from clients,
+so a connection beyond the limit is *on trial*: it has three seconds to log in, and may do nothing else.
 
     new connection ── a place is free ──────────────────────────▶ served
              ├─────── another address has more connections ─────▶ served, and that address loses one
@@ -12,8 +12,8 @@ beyond the limit is *on trial*: it has three seconds to log in, and may do nothi
 There are few places for trials. If all are taken, the address with the most trials loses its oldest one. So a client
 that connects again and again does not keep nodes of other addresses from their login.
 
-On a listener that demands a login, only LOGINS_MAX connections may be without one at a time. Beyond that, the address
-with the most of them loses its oldest one.
+On a listener that demands a login, only LOGINS_MAX connections at a time may be without a login. Beyond that, the
+address with the most such connections loses its oldest one.
 """
 
 import enum
@@ -49,7 +49,7 @@ class Guest(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no request."""
+        """Whether no request is being read or answered."""
 
     since_ms: int
     """When the connection became idle, or when its request made progress."""
@@ -113,7 +113,7 @@ class Places(Generic[G]):
     def _to_leave(self, clients: Counter[str], own: int) -> G | None:
         """The longest idle connection of the address with the most connections.
 
-        None unless that address has more connections than the new connection's address, the new one included.
+        None unless that address has more connections than the address of the new connection, which counts already.
         """
         if not clients:
             return None
@@ -147,6 +147,6 @@ class Places(Generic[G]):
 
 
 def _oldest_of_most(guests: Sequence[G]) -> G:
-    """The oldest of these connections of the address that has the most of them."""
+    """The oldest connection of the address that has the most of these connections."""
     ((address, _count),) = Counter(it.address for it in guests).most_common(1)
     return next(it for it in guests if it.address == address)

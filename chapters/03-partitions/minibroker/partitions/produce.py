@@ -129,7 +129,7 @@ class _Produce:
         return Wait([self._turn, *self._names()], timeout_ms, attempt=self._attempt, expire=self._expire)
 
     def _append_some(self, count: int | None) -> None:
-        """Append the next batches of a request in turns; all if `count` is None."""
+        """Append the next `count` batches of a request that is handled in turns; all of them if `count` is None."""
         assert self._turn is not None
         taken = sum(1 for _ in islice(self._rest, count))
         self._turn.is_over = count is None or taken < count

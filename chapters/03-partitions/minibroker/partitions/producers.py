@@ -245,7 +245,8 @@ class ProducerStates(Companion):
         self._has_had_records = False  # stays true after all records are deleted
         self.expiration_ms = expiration_ms
         self.snapshot_max: Callable[[int], int] = lambda _recovery_point: OFFSET_MAX
-        """The largest offset of a snapshot that may be loaded. Chapter 06 needs to see all batches from there on."""
+        """Returns, for a recovery point, the largest offset of a snapshot that may be loaded. Chapter 06 needs to see
+        all batches from that offset on."""
 
     @property
     def snapshot_offset(self) -> int:
@@ -282,8 +283,8 @@ class ProducerStates(Companion):
         if not self._has_had_records:
             message = (
                 f"producer {header.producer_id} in epoch {header.producer_epoch} begins with sequence "
-                f"{header.base_sequence} in a partition that never had a record: its first batch is missing, "
-                "which has sequence 0"
+                f"{header.base_sequence} in a partition that never had a record: its first batch, with "
+                "sequence 0, is missing"
             )
             raise Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, message)
 
@@ -299,7 +300,7 @@ class ProducerStates(Companion):
         return frozenset((producer_id, state.last_offset) for producer_id, state in self._producers.items())
 
     def last_markers(self) -> frozenset[tuple[int, int]]:
-        """Each producer without a batch of its epoch, and the epoch, for compaction's `keep_markers`."""
+        """Each producer that has no batch of its current epoch, with that epoch, for compaction's `keep_markers`."""
         return frozenset((producer_id, it.epoch) for producer_id, it in self._producers.items() if not it.batches)
 
     def set_coordinator_epoch(self, producer_id: int, epoch: int) -> None:
@@ -352,7 +353,7 @@ class ProducerStates(Companion):
                 else:
                     self._snapshot_offset = offset
                     return offset
-        # The state of an empty log needs no snapshot.
+        # Without a snapshot, the state is built from the first batch of the log on.
         self._producers = {}
         self._snapshot_offset = log_start_offset
         return log_start_offset

@@ -26,7 +26,7 @@ def codec_of(compression_type: str) -> Compression | None:
 
 
 def recompressed(it: Incoming, codec: Compression) -> memoryview:
-    """The batch, compressed with `codec`, unless it is a control batch. A decompression bomb is refused in time."""
+    """The batch, compressed with `codec`, unless it is a control batch. A decompression bomb is refused early."""
     if it.header.compression == codec or it.header.is_control:
         return it.batch
     try:

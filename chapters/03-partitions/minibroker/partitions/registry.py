@@ -29,7 +29,7 @@ from minibroker.wire.tables.api_versions import ApiVersion, ApiVersionsResponse
 M = TypeVar("M", bound=Request)
 T = TypeVar("T")
 
-_NODES_FACTOR = 5  # a node fetches all its partitions in one request
+_NODES_FACTOR = 5  # a node may send more elements, because it fetches all its partitions in one request
 
 Answer = Response | Wait[Response] | None
 

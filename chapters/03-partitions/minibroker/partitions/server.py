@@ -35,7 +35,7 @@ _API_KEY_BYTES = 2
 _GRACE_S = 5.0
 _SWEEP_MS = 500
 _PAUSE_S = 0.005
-_BETWEEN_SLICES_S = 0.001  # enough for a few turns of the event loop, which one request of another client needs
+_BETWEEN_SLICES_S = 0.001  # enough for the turns of the event loop that a request of another client needs
 # A caller that must log in has not shown yet that it may use this node's memory (CVE-2022-34917).
 _BEFORE_LOGIN_BYTES_MAX = 512 * 1024
 
@@ -210,12 +210,12 @@ class Server:
                 share.close()
 
     def _close_idle(self, now_ms: int) -> None:
-        """Close connections without a whole request, without a login, or whose client does not read its answer."""
+        """Close connections whose client does not complete a request, does not read its answer, or does not log in."""
         idle_ms_max, login_ms_max = self.limits.idle_ms_max, self.limits.login_ms_max
         for connection in list(self.connections):
             if now_ms - connection.since_ms > idle_ms_max and not connection.is_parked:
                 log.info(
-                    "%s: closed after %d ms without a whole request or a read of its answer",
+                    "%s: closed, because the client has neither completed a request nor read an answer for %d ms",
                     connection.peer,
                     idle_ms_max,
                 )
@@ -249,10 +249,10 @@ class Server:
         )
 
     def dispatch(self, connection: Connection, frame: memoryview) -> Reply | Deferred:
-        """Answer a request, now or later. It may wake waiting requests: the caller calls `settle`, after `park`.
+        """Answer a request, now or later. It may wake waiting requests, so the caller calls `settle` afterwards.
 
-        A request that was woken may append, and wake this one in turn: a fetch that completes a write to one partition
-        waits for another partition, too.
+        If this request must wait, the caller parks it before `settle`: a woken request may append and wake this one.
+        For example, a fetch can complete a write to one partition while it waits for another.
         """
         if connection.trial:
             self._check_trial(connection, frame)
@@ -300,7 +300,7 @@ class Server:
         self._waiting.forget(parked)
 
     def _take_turns(self, parked: Parked[Response], turn: Turn) -> None:
-        """Wake a request in slices in turn after turn, until it is done. Other clients are served in between."""
+        """Wake a request in slices once in each turn, until it is done. Other clients are served in between."""
         delay_s = _PAUSE_S if turn.is_pausing else _BETWEEN_SLICES_S
         asyncio.get_running_loop().call_later(delay_s, self._take_turn, parked, turn)
 

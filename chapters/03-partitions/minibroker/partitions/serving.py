@@ -131,7 +131,8 @@ class Partitions:
     def _add_topic_handlers(self, registry: Registry) -> None:
         config, authority = self._machine.config, self._cluster.authority
         administration = Administration(authority, config, new_topic_id=new_id_bytes, placing=self._placing)
-        # Creating a topic takes longer than deleting one, because its logs are opened. So its parts are smaller.
+        # Creating a topic takes longer than deleting one, because its logs are opened. So a CreateTopics request is
+        # handled in smaller parts.
         registry.add(ApiKey.CREATE_TOPICS, in_parts(administration.create_topics, "topics", "topics", size=25))
         delete = in_parts(administration.delete_topics, "topics", "responses", size=100)
         registry.add(ApiKey.DELETE_TOPICS, in_parts(delete, "topic_names", "responses", size=100))

@@ -83,7 +83,7 @@ PARTITIONS = Inner("partitions", "partitions")
 def in_parts(handler: Handler, requested: str, answered: str, *, size: int, inner: Inner | None = None) -> Handler:
     """Wrap a handler. It gets at most `size` elements of the request's array `requested` at a time.
 
-    The array `answered` of the responses is joined. The last response gives the other fields. With `inner`, the
+    The arrays `answered` of the responses are joined. The last response gives the other fields. With `inner`, the
     elements of the inner arrays count, too, and an element with many of them is cut. Then the handler must answer the
     elements in their order.
     """
@@ -122,7 +122,7 @@ def _pieces(elements: Sequence[Any], inner: Inner | None, size: int) -> Iterator
 
 
 def _parts(elements: Sequence[Any], inner: Inner | None, size: int) -> Iterator[list[_Piece]]:
-    """All elements in parts, each as small as `size` allows."""
+    """All elements, in parts as large as `size` allows."""
     part, weight = list[_Piece](), 0
     for piece in _pieces(elements, inner, size):
         more = _weight([piece.element], inner)

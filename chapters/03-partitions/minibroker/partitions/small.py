@@ -32,8 +32,8 @@ from minibroker.wire.tables import api_versions, fetch, list_offsets, metadata, 
 
 NODE_ID = 1
 FRAME_BYTES_MAX = 100 * 1024 * 1024
-# In these versions a topic has a name and no id. Produce is announced from version 0 on, which has no table: librdkafka
-# looks for it before it compresses, and never sends it.
+# In these versions a topic has a name and no id. Produce is announced from version 0 on, although that version has no
+# table: librdkafka compresses only if version 0 is announced, and never sends it.
 VERSIONS = {
     ApiKey.PRODUCE: (0, 9),
     ApiKey.FETCH: (4, 12),
@@ -95,7 +95,7 @@ class SmallBroker:
             writer.close()
 
     async def answer(self, frame: memoryview) -> list[Part]:
-        """Answer a request, given without its length. The parts of the answer have their length; acks=0 has no part."""
+        """Answer a request, given without its length. The answer begins with its length. With acks=0 it is empty."""
         try:
             header, position = read_request_header(frame)
         except UnsupportedApi as error:
@@ -176,7 +176,7 @@ class SmallBroker:
             )
             for topic in request.topic_data
         ]
-        # Wake the fetches that wait. Those that wait from now on get an event of their own.
+        # Wake the fetches that wait. Fetches that come later wait for a new event.
         self._appended.set()
         self._appended = asyncio.Event()
         return None if request.acks == 0 else produce.ProduceResponse(responses=responses)

@@ -73,7 +73,7 @@ class _Protocol(asyncio.StreamReaderProtocol):
 
 
 class StreamConnection:
-    """One client."""
+    """The connection of one client."""
 
     def __init__(
         self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, session: Session
@@ -137,7 +137,7 @@ class StreamConnection:
 
     async def _pause(self) -> None:
         """Read nothing for the time that a handler has set, unless the connection is closed meanwhile."""
-        # A server that stops may close this connection, but it is not idle for long before the pause has ended.
+        # The connection counts as idle, so that a server that stops can close it. Its idle time begins after the pause.
         self.is_idle, self.since_ms = True, monotonic_ms() + self.session.pause_ms
         end_ms, self.session.pause_ms = self.since_ms, 0
         while (left_ms := end_ms - monotonic_ms()) > 0 and not self.transport.is_closing():
@@ -200,7 +200,7 @@ class StreamConnection:
     def _cut_off(self, share: Share) -> None:
         self._server.warn(
             f"{self.peer}: closed: only {share.bytes} of the {share.length} bytes of a request have arrived, and other "
-            "clients wait for their memory (queued.max.request.bytes)"
+            "clients wait for the memory that they take (queued.max.request.bytes)"
         )
         self.abort()
 

@@ -214,7 +214,7 @@ class Upkeep:
 
     def _report(self, partition: LocalPartition, finding: Finding) -> None:
         is_mended = rebuild_index(partition.log, finding)
-        log.error("%s%s", finding, ": rebuilt" if is_mended else ": restore the segment from a replica")
+        log.error("%s%s", finding, "; the index is rebuilt" if is_mended else ": restore the segment from a replica")
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
         """Run work on the background thread. If the caller is cancelled, the thread still finishes the work."""

@@ -9,8 +9,8 @@ again, and `expire`, which answers those whose deadline has passed.
                 │  └─── woken, but still no answer ──▶ waiting
                 └────── deadline ──▶ completed with the answer for a timeout
 
-A watcher is no wait: it is told of every change of a key, until it says that it has seen enough. A list of what has
-changed since the last request needs no look at everything that has not.
+A watcher waits for no answer: it is called at every change of a key, until `unwatch`. So a list of what has changed
+since the last request is made without a look at everything that has not.
 
 In chapter 04 an advance of the high watermark wakes entries. In chapter 06, members that join a group wait in this
 table. In chapter 07, a fetch session watches its partitions.
@@ -49,12 +49,12 @@ class Wait(Generic[A]):
     keys: Sequence[Hashable]
     timeout_ms: int
     attempt: Callable[[], A | None]
-    """The answer, or None if it must wait longer."""
+    """Returns the answer, or None if it must wait longer."""
     expire: Callable[[], A]
-    """The answer on timeout."""
+    """Returns the answer for a timeout."""
     is_blocking: bool = True
-    """Whether the next request of the same client must wait for this answer. If not, a server may serve it before.
-    Then the server keeps the order of the answers, and need not keep the bytes of this request."""
+    """Whether the next request of the same client must wait for this answer. If not, a server may serve the next
+    one first. It must still send the answers in order, but need not keep the bytes of this request."""
 
     @property
     def turn(self) -> Turn | None:
@@ -63,7 +63,7 @@ class Wait(Generic[A]):
         return first if isinstance(first, Turn) else None
 
     def then(self, finish: "Callable[[A], B]") -> "Wait[B]":
-        """The same wait, for the answer that `finish` makes of this one's."""
+        """The same wait, whose answer `finish` turns into another one."""
 
         def attempt() -> B | None:
             answer = self.attempt()

@@ -136,7 +136,8 @@ def declare(request: type[Request], response: type[Response]) -> Api:
     flexible_from = schema.flexible.first if schema.flexible.last >= 0 else NEWEST + 1
     name = schema.name.removesuffix("Request")
     first, last = schema.versions.first, schema.versions.last
-    # A client decodes an ApiVersions response before it knows the broker's versions, so that header never has tags.
+    # A client decodes an ApiVersions response before it knows the broker's versions. So the header of that response
+    # never has tags.
     tags_from = NEWEST + 1 if schema.key == ApiKey.API_VERSIONS else flexible_from
     api = Api(schema.key, name, request, response, first, last, flexible_from, tags_from)
     APIS[api.key] = api
@@ -155,4 +156,7 @@ def message_named(name: str) -> type[Request] | type[Response]:
         for message in (api.request, api.response):
             if message.__name__ == name:
                 return message
-    raise WireError(f"there is no message {name}; the messages are {', '.join(api.name for api in APIS.values())}")
+    names = ", ".join(api.name for api in APIS.values())
+    raise WireError(
+        f"there is no message {name}: write Request or Response after one of {names}, such as ProduceRequest"
+    )

@@ -110,7 +110,7 @@ class ErrorCode(enum.IntEnum):
     LISTENER_NOT_FOUND = 72, "the leader lacks the listener on which the request arrived", RETRIABLE
     TOPIC_DELETION_DISABLED = 73, "topics cannot be deleted, because delete.topic.enable is false"
     FENCED_LEADER_EPOCH = 74, "the leader epoch is older than the broker's: refresh metadata", RETRIABLE
-    UNKNOWN_LEADER_EPOCH = 75, "the leader epoch is newer than the broker's, which will learn it soon", RETRIABLE
+    UNKNOWN_LEADER_EPOCH = 75, "the leader epoch is newer than the broker's: the broker will learn it soon", RETRIABLE
     UNSUPPORTED_COMPRESSION_TYPE = 76, "this compression codec is not supported for this request"
     STALE_BROKER_EPOCH = 77, "the broker has registered again under a newer epoch"
     OFFSET_NOT_AVAILABLE = 78, "a new leader does not know its high watermark yet", RETRIABLE

@@ -122,13 +122,13 @@ class _Encoder:
             self.source.line(f'raise WireError(f"{cls.__name__} v{self.version} cannot carry {field.name}={value}")')
 
     def differs(self, field: Field, value: str) -> str:
-        """The condition that a field does not have its default value."""
+        """The source of a condition: the field does not have its default value."""
         if field.default is None:
             return f"{value} is not None"
         if field.is_array:
             return f"{value} is None or {value}" if field.nullable is not NEVER else value
         if field.struct is not None:
-            # The default is one object that all messages share, so most need no look at the fields.
+            # All messages share one default object. So for most of them the first comparison, by identity, is enough.
             default = self.source.use(f"no_{field.struct.__name__}", field.default)
             fields = field.struct.schema.fields
             if field.nullable is not NEVER or any(it.default is REQUIRED for it in fields):

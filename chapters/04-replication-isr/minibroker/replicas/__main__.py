@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m minibroker.replicas", description="Nodes with replicas.")
+    parser = argparse.ArgumentParser(prog="python -m minibroker.replicas", description="Run a node, or elect a leader.")
     commands = parser.add_subparsers(dest="command", required=True)
     serving = commands.add_parser("serve", help="run a node")
     serving.add_argument("node_id", type=int, help="its node.id")

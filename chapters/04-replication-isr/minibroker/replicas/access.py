@@ -8,7 +8,7 @@ from minibroker.wire.apis import ApiKey
 
 
 def between_nodes(acts_for: Callable[[Any], int | None] | None = None) -> Access:
-    """The row of an API that only nodes use. `acts_for` reads a node's id from a request; that node must send it."""
+    """The row of an API for nodes only. `acts_for` reads a node's id from a request; only that node may send it."""
     return Access(caller=Caller.NODE, ready=Ready.ALWAYS, acts_for=acts_for)
 
 

@@ -69,7 +69,7 @@ class Watch:
 
 
 class _Guard:
-    """The block of one change of the disk. It is a class, because `contextmanager` costs more than a small write."""
+    """Guards one change of the disk. It is a class, because `contextmanager` costs more than a small write."""
 
     __slots__ = ("_path", "_watch", "_what")
 

@@ -220,7 +220,7 @@ def watched_machine(config: NodeConfig, tracer: Tracer | None = None, connect: C
             f"node {config.node_id} ends, because its disk refused to {what} ({error.strerror}). Nothing more is"
             " written here: free some space or replace the disk, then start the node again"
         )
-        # A node that may have lost records must not count as complete when it starts again.
+        # If records may be lost, remove the file that would prove at the next start that none is.
         if loses_records(what, error):
             epoch_file.forget_broker_epoch(machine.path)
         # This code may run on another thread, in the middle of a write, so the event loop ends the machine afterwards.

@@ -5,7 +5,7 @@ any metadata, even before it has joined its cluster:
 
     password of node N  =  HMAC(secret, "password __node-N")        salt  =  HMAC(secret, "salt __node-N")
 
-A client needs no login. It stays `User:ANONYMOUS`, and the access table refuses every request of it that acts for a
+A client needs no login. It stays `User:ANONYMOUS`, and the access table refuses every request in which it acts for a
 node. A client id proves nothing: any client can choose one.
 """
 

@@ -58,7 +58,7 @@ class Membership(ClusterPort, ABC):
 
     @abstractmethod
     def _controller_address_of(self, node_id: int) -> Address | None:
-        """The address for all requests to a node except fetches on the inter-broker listener, if it is known."""
+        """The address of a node, if it is known, for all requests except fetches on the inter-broker listener."""
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         """Create topics here if this node is the controller; otherwise ask the controller to create them."""

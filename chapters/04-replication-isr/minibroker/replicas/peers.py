@@ -5,8 +5,8 @@ connection for each purpose, a *line*: requests on another line do not wait for 
 client may take long, and must not delay the heartbeats of a node.
 
 Each connection logs in first (`login`), so that the other node knows who asks. If the login is refused, the secrets of
-the two nodes differ. That needs an operator, so the next attempt waits a second. The client id also names the node, so
-that a trace shows it. It proves nothing.
+the two nodes differ. That needs an operator, so the next attempt waits a second. The client id names the node only for
+traces: a client id proves nothing.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Unclean elections take the longest log (KIP-966): the controller asks the live replicas where their logs end.
+"""An unclean election chooses the longest log (KIP-966): the controller asks the live replicas where their logs end.
 
     operator ── ElectLeaders, unclean ──▶ controller ── GetReplicaLogInfo ──▶ every live replica
                                               ▲                                    │

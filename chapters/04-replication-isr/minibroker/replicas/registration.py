@@ -1,4 +1,4 @@
-"""The registration of a node as a broker: its broker epoch, and whether its logs are still complete.
+"""The registration of a node as a broker: its broker epoch, and whether its logs still have all records.
 
 A node leads nothing before it has seen its own registration in the metadata: until then it knows only what an earlier
 incarnation knew. This module owns the file with the broker epoch in the data directory (`epoch_file`).
@@ -49,7 +49,7 @@ class Registration:
         """Whether logs were removed from the data directory. Only logs that this node should have count."""
         lost = [name.directory for name in self._machine.data.missing if self._is_here(image.partition(name))]
         if lost:
-            log.error("the log %s and %d more are missing: this node leaves all in-sync sets", lost[0], len(lost) - 1)
+            log.error("missing logs: %d, the first is %s; this node leaves all in-sync sets", len(lost), lost[0])
         return bool(lost)
 
     def _is_here(self, partition: PartitionImage | None) -> bool:
@@ -130,7 +130,7 @@ class Registration:
     async def _register_again(self, late_epoch: int) -> None:
         """A request of an earlier incarnation arrived after ours, and replaced our registration: register again.
 
-        This process was running when the late registration arrived, so its logs are complete up to that epoch.
+        This process was running when the late registration arrived, so it has all records up to that epoch.
         """
         await self._register(late_epoch)
         # Yet another registration may have arrived in the meantime, so check again.

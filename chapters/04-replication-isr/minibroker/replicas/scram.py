@@ -62,7 +62,7 @@ class ScramClient:
         return f"{_NO_BINDING}{self._bare}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """The proof, for the server's first message."""
+        """The final message. Its proof answers the server's first message."""
         fields = _fields(_text(server_first))
         nonce, salt, iterations = fields.get("r", ""), _decoded(fields.get("s", "")), fields.get("i", "")
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
@@ -117,7 +117,7 @@ class ScramServer:
         return self._first.encode()
 
     def _on_final(self, message: str) -> bytes:
-        # The proof is the last field, and it is about everything before it. The message must repeat both nonces and the
+        # The proof is the last field, and it covers everything before it. The message must repeat both nonces and the
         # header of the first message, and a login is completed once.
         without_proof, _, proof_text = message.rpartition(",p=")
         fields, proof = _fields(without_proof), _decoded(proof_text)
@@ -126,8 +126,8 @@ class ScramServer:
             raise ScramFailed("the client's final message does not fit its first one")
         # The signed text has all messages so far: the client's first, the server's first, and this one up to its proof.
         signed = f"{self._bare},{self._first},{without_proof}".encode()
-        # The proof hides the client key with a signature that only the stored key can make. The hash of the client key
-        # must be the stored key.
+        # The proof is the client key XOR a signature, which is made with the stored key. So the server can make the
+        # same signature, and gets the client key back. The hash of the client key must be the stored key.
         client_key = _xor(proof, _hmac(self._known.stored_key, signed))
         if not hmac.compare_digest(hashlib.sha256(client_key).digest(), self._known.stored_key):
             raise ScramFailed("the client does not know the password")

@@ -29,7 +29,7 @@ def secret_of(config: NodeConfig, *, is_alone: bool) -> bytes:
         return read_secret(named)
     check_one_machine(config)
     own = os.path.join(config.log_dirs[0], SECRET)
-    # A node that once started a cluster of its own keeps its file. Nodes that join it later need the key with its path.
+    # A node that once started a cluster of its own keeps its file. Nodes that join later must set the key to its path.
     path = (
         own
         if is_alone or os.path.exists(own)
@@ -40,7 +40,7 @@ def secret_of(config: NodeConfig, *, is_alone: bool) -> bytes:
 
 
 def check_one_machine(config: NodeConfig) -> None:
-    """Refuse a node without the key if its cluster has several machines: they could not read a file made here."""
+    """Refuse a node without a configured file if its cluster has several machines: others could not read its file."""
     voters = quorum_voters(config)
     hosts = [*(it.host for it in voters), *(it.host for it in config.advertised_listeners)]
     far = next((it for it in hosts if not is_loopback(it)), None)

@@ -239,7 +239,7 @@ class ElectLeaders(Command[list[Elected]]):
             leader = self._choose(image, topic, partition, name)
         except Refused as refused:
             return Elected(name, refused.code, str(refused), leader=partition.leader)
-        # A leader that was not in sync is the only one in sync now: no other replica is known to have its records.
+        # If the new leader was not in sync, it is now the only replica in sync: no other is known to have its records.
         isr = None if leader in partition.isr else [leader]
         record = _changed(topic.topic_id, name.partition, isr=isr, leader=leader)
         if self.amend is not None:
@@ -256,7 +256,7 @@ class ElectLeaders(Command[list[Elected]]):
         in_sync = [it for it in live if it in partition.isr]
         if partition.leader in in_sync:
             return self._preferred(partition, in_sync)
-        # An in-sync replica has all acknowledged records. So has an eligible replica, if no in-sync replica is alive.
+        # In-sync and eligible replicas have all acknowledged records. An eligible one leads if none in sync is alive.
         complete = may_lead(partition, live)
         if complete:
             return complete[0]
@@ -266,8 +266,8 @@ class ElectLeaders(Command[list[Elected]]):
         raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
 
     def _most_complete(self, partition: PartitionImage, live: Sequence[int], ends: Mapping[int, LogEnd]) -> int:
-        # The longest log of the latest leader has the most records. If two are equal, or no replica has said where its
-        # log ends, the last leader comes first. Replicas that a reassignment is still adding come last.
+        # The best log ends in the latest leader epoch and, among such logs, at the greatest offset. If two are equal,
+        # the last leader comes first, and replicas that are being added come last. All are equal if none has answered.
         return max(
             live,
             key=lambda it: (
@@ -346,7 +346,7 @@ def register_replicas(broker: BrokerDescription, image: Image, records: Records,
     is_whole = broker.previous_broker_epoch == known.epoch
     for topic in image.topics.values():
         for number, partition in topic.partitions.items():
-            # A partition's only replica counts as complete: no other replica has more records.
+            # The only replica of a partition counts as having all records: no other replica has more.
             has_all = is_whole or _is_alone(partition, broker.broker_id)
             change = on_return(broker.broker_id, image, topic, number, partition, has_all)
             records.add([] if change is None else [change])
@@ -355,7 +355,7 @@ def register_replicas(broker: BrokerDescription, image: Image, records: Records,
 
 @dataclass(frozen=True)
 class RegisterReplicas(BrokerDescription, Command[Registration]):
-    """A broker registers, and names the broker epoch up to which it has all records; -1 if some may be lost."""
+    """A broker registers, and names the last broker epoch of which it has all records; -1 if some may be lost."""
 
     records_max = None
 

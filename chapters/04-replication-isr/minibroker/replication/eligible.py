@@ -1,14 +1,14 @@
 """Eligible leader replicas (KIP-966): replicas outside the in-sync set that may lead without a loss. A pure module.
 
-With fewer replicas in sync than `min.insync.replicas`, the high watermark stands still. So a replica that leaves the
-in-sync set at that point still has every acknowledged record, and keeps them all until the set is large enough again.
+With fewer replicas in sync than `min.insync.replicas`, the high watermark stands still. So if too few members remain
+when a replica leaves the in-sync set, that replica has every acknowledged record until the set is large enough again.
 The controller remembers such replicas in the metadata:
 
     min.insync.replicas 2          in sync      eligible
     all are in sync                1, 2, 3
     1 leaves                       2, 3                     the high watermark moves: 1 may lack records
     2 leaves                       3            2           the high watermark stands still: 2 lacks nothing
-    3 leaves                                    2, 3        the next of them that is live leads
+    3 leaves                                    2, 3        the first of them that is live will lead
     2 leads                        2            3
     1 has caught up                2, 1                     the high watermark moves again
 
@@ -37,7 +37,7 @@ def is_enabled(image: Image) -> bool:
 
 
 def min_isr(image: Image, topic: str, replica_count: int) -> int:
-    """How many replicas the leader of a partition certainly demands to be in sync, before its high watermark moves."""
+    """A lower bound: a partition's leader demands at least this many in-sync replicas to move its high watermark."""
     own = image.topic_configs(topic).get(MIN_INSYNC_REPLICAS.name)
     if own is not None:
         return min(MIN_INSYNC_REPLICAS.parse(own), replica_count)
@@ -81,13 +81,13 @@ def with_eligible(
     replicas = partition.replicas if change.replicas is None else change.replicas
     isr = list(partition.isr) if change.isr is None else change.isr
     is_unclean = change.leader >= 0 and change.leader not in (*partition.isr, *partition.eligible_leader_replicas)
-    # Every member that the in-sync set has lost since it became too small is eligible. After an unclean election no
-    # former member is eligible, because its records may differ from the new leader's.
+    # While the in-sync set is too small, the members that leave it become eligible, and those that were eligible stay
+    # so. After an unclean election no replica is eligible, because its records may differ from the new leader's.
     eligible: list[int] = []
     if len(isr) < min_isr(image, topic, len(replicas)) and not is_unclean:
         known = {*partition.isr, *partition.eligible_leader_replicas} - {*isr, *lost}
         eligible = [it for it in replicas if it in known]
-    # If no replica is in sync, an eligible one leads. No other replica is known to have its records.
+    # If no replica is in sync, an eligible one leads, as the only one in sync: no other is known to have its records.
     chosen = next((it for it in eligible if it in live), None)
     if not isr and _leader_after(change, partition) == NO_LEADER and chosen is not None:
         change.leader, isr = chosen, [chosen]
@@ -116,7 +116,7 @@ def _name_eligible(change: PartitionChangeRecord, partition: PartitionImage, eli
 
 
 def changes_of_min_isr(image: Image, records: Sequence[MetadataRecord]) -> list[PartitionChangeRecord]:
-    """The changes that must follow these records, because they change `min.insync.replicas`.
+    """The changes of partitions that must follow these records, if the records change `min.insync.replicas`.
 
     A partition without a leader has no high watermark that could move, so it stays as it is.
     """

@@ -56,7 +56,7 @@ REPLICA_FETCH_WAIT_MAX_MS = broker_key(
     INT,
     500,
     at_least(1),
-    "How long the leader may hold a fetch while it has too few bytes for it.",
+    "How long the leader may delay the answer to a fetch while it has too few bytes.",
 )
 REPLICA_FETCH_MIN_BYTES = broker_key(
     "replica.fetch.min.bytes", INT, 1, at_least(0), "How many bytes the leader waits for before it answers a fetch."

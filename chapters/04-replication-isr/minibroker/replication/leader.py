@@ -106,7 +106,7 @@ class _Pending:
 
 
 class Leadership:
-    """One leader epoch of one partition, as its leader knows it. `Leadership` decides, and `Replica` acts on it."""
+    """One leader epoch of one partition, as its leader knows it. `Leadership` decides, and `Replica` acts."""
 
     def __init__(
         self,

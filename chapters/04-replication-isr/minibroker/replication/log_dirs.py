@@ -16,7 +16,7 @@ from minibroker.wire.codes import ErrorCode
 
 
 class DescribeLogDirs:
-    """The handler of DescribeLogDirs. `logs` returns this node's logs; `disk` a path, size and free bytes."""
+    """The handler of DescribeLogDirs. `disk` returns the path of the data, and the size and free bytes of its disk."""
 
     def __init__(
         self,

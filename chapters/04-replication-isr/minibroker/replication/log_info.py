@@ -1,4 +1,4 @@
-"""GetReplicaLogInfo: where the logs of a replica end, so that an unclean election takes the longest. A pure module."""
+"""GetReplicaLogInfo: where a broker's logs end, so that an unclean election chooses the longest. A pure module."""
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
@@ -85,7 +85,7 @@ def log_info_request(image: Image, names: Iterable[TopicPartition]) -> GetReplic
 
 
 def log_ends_of(image: Image, response: GetReplicaLogInfoResponse) -> Mapping[TopicPartition, LogEnd]:
-    """Where the logs end that the broker could describe."""
+    """The ends of the logs that the broker could describe."""
     return {
         TopicPartition(image.topic_names[bytes(topic.topic_id)], it.partition): LogEnd(
             it.last_written_leader_epoch, it.log_end_offset

@@ -28,7 +28,7 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 
 
 class TransactionLog(Companion, Transactions, Protocol):
-    """The transactions of a log: a companion of the log, and the partition's port."""
+    """The transactions of a log. It is a companion of the log, and the `Transactions` port of the partition."""
 
 
 OpenTransactions = Callable[[TopicPartition, Files, str, ProducerStates, Callable[[], int]], TransactionLog]
@@ -104,7 +104,8 @@ def open_replica(
 class _Watermark:
     """The high watermark of a replica, or the remembered one as long as there is no replica.
 
-    The log's companions refer to it, so it must not keep the replica and its log alive.
+    The log's companions refer to this object. It refers to the replica only weakly, so that a companion does not keep
+    the replica and its log alive.
     """
 
     def __init__(self, remembered: int) -> None:

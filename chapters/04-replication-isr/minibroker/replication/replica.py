@@ -84,7 +84,7 @@ class Replica(Follower, ReplicaPort):
         self.min_insync_replicas = 1
         self.leading: Leadership | None = None
         self._leading_since = NO_LEADER_EPOCH
-        """The first epoch of this node's uninterrupted leadership. The log still has every append since then."""
+        """The first epoch of this node's uninterrupted leadership. Batches appended since then are still in the log."""
         self._outbox = outbox
         self._wake = wake
         self._listeners = listeners
@@ -213,7 +213,7 @@ class Replica(Follower, ReplicaPort):
         wake_all(self._wake, self.name)
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """Code NONE if a batch is replicated as `acks` asks, None if it is not yet, an error if it never will be."""
+        """`ErrorCode.NONE` if a batch is replicated as `acks` asks, None if not yet, an error if it never will be."""
         # Without acks=all a producer waits for no other replica.
         if acks != ACKS_ALL:
             return ErrorCode.NONE
@@ -246,7 +246,7 @@ class Replica(Follower, ReplicaPort):
             self._propose({*leading.isr, reader.replica_id}, reader.now_ms)
 
     def _throttle(self, leading: Leadership, reader: Reader, records: FileSlice) -> None:
-        """Send no records to a follower that is not in sync while the leader's rate is exceeded (KIP-73)."""
+        """While the leader's rate is exceeded, send no records to a follower that is not in sync (KIP-73)."""
         quota, progress = self._quotas.as_leader, leading.followers[reader.replica_id]
         # A fetch that waits is tried several times, but its records are sent only once. So they are counted at the
         # follower's next fetch.

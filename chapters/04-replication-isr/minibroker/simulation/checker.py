@@ -1,8 +1,8 @@
 """Checks whether a correct log could have shown its clients what they saw. A pure module.
 
-These invariants have their own numbers; the lesson says which of its invariants each one checks. Invariants 1
-to 6 are about one log. They are checked here, at each event and again with the final log. Invariants 10 to 13 are
-about replicas. A world with replicas checks them and raises the same `Violation`.
+The numbers of these invariants are not those of the chapter's invariants; a table in the lesson compares the two.
+Invariants 1 to 6 are about one log. They are checked here, at each event and again with the final log. Invariants 10
+to 13 are about replicas. A world with replicas checks them and raises the same `Violation`.
 
     checked with each ack and read   2 one value per offset   3 producer order   4 no duplicate   5 real-time order
     checked with the final log       1 nothing acked is lost  6 nothing that was read is lost
@@ -98,13 +98,13 @@ class Checker:
             if known[0] != value:
                 raise Violation(2, f"offset {offset} has two values: {known[0]}, {known[1]}, and {value}, {said}")
             return
-        # Remember a new offset. The value of an idempotent producer must be at no other offset, and in order.
+        # Remember a new offset. An idempotent producer's value must be at no other offset, and in the producer's order.
         self._values[offset] = (value, said)
         promise = self._promise(value)
         if promise.is_idempotent:
             self._check_once(offset, value, said)
             self._check_order(offset, value, said)
-        # A durable value is after every offset that was acked before it was sent (invariant 5).
+        # A durable value must be after every offset that was acked before the value was sent (invariant 5).
         if promise.is_durable:
             floor, why = self._floors.get(value, (-1, ""))
             if offset <= floor:

@@ -122,7 +122,7 @@ class ClusterWorld(World):
 
     @abstractmethod
     def degraded(self) -> str:
-        """What is missing until a node may fail without harm. Records may still be under way."""
+        """What must still recover before a node may fail without harm; empty if nothing. Records may be under way."""
 
     @abstractmethod
     def wait_for_recovery(self) -> None:
@@ -261,7 +261,7 @@ class ClusterWorld(World):
         host = self.host_hit(fault)
         if not self.may_cut_power(host) or not host.process.is_alive:
             return None
-        # Another part of the random number than the one that selects the node.
+        # The low digits of the random number select the node, so this choice uses a higher digit.
         is_unreadable = int(fault.arguments[0]) // 1000 % 2 == 1
         host.disk.fail_reads(is_unreadable)
         self.doom(host, True)
@@ -285,9 +285,9 @@ class ClusterWorld(World):
         return self._cut_off([host.name for host in inside])
 
     def on_comeback(self, fault: Fault) -> None:
-        """All nodes of a healthy cluster stop, and all but one return: it must work again without an operator.
+        """All nodes of a healthy cluster stop, and all but one return: the cluster must work without an operator.
 
-        The nodes stop by SIGTERM, by kill -9, or because all disks are full, which are freed later.
+        The nodes stop by SIGTERM, by kill -9, or because all disks are full. When they return, the disks have room.
         """
         how, number = map(int, fault.arguments)
         hosts = list(self.hosts().values())

@@ -201,7 +201,7 @@ class _Chart:
             self._over.append(_cross(x, self._y))
         else:
             self._over.append(element("circle", cx=x, cy=self._y, r=3, class_="fill-0"))
-        # The text of such an entry is empty or a reason, so the kind is written first.
+        # An entry of these kinds has no text, or a reason as its text. So the kind is written first.
         kind = entry.what if entry.what in (KILLED, STARTED, PAUSED, RESUMED) else ""
         words = ": ".join(filter(None, (kind, entry.text)))
         self._over.append(text(words[:_LABEL_MAX], x=x + 12, y=self._y + 4, class_="value", font_size=12))
@@ -215,7 +215,7 @@ class _Chart:
     def drawing(self, title: str) -> str:
         """The whole drawing as an SVG document."""
         bottom = self._y + _ROW
-        # Messages that are still under way at the end of the window point below it.
+        # A message that is still under way when the window ends is drawn as a line without an arrowhead.
         for number in list(self._starts):
             self._arrow(self._messages.sent[number], bottom, reaches=0.8, is_under_way=True)
         heads = [text(node, x=self._x(node), y=_TOP - 22, class_="group", text_anchor="middle") for node in self._nodes]

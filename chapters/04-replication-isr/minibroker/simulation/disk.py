@@ -41,7 +41,7 @@ class DiskFile:
 
 
 class Disk:
-    """A disk that outlives the processes that use it; it is chapter 01's `Files`."""
+    """A disk that outlives the processes that use it. It implements chapter 01's `Files`."""
 
     def __init__(self, chance: Random) -> None:
         self._files = MemoryFiles()

@@ -1,10 +1,12 @@
 """Faults as data. A pure module.
 
-A fault is a value: its time, kind, arguments and duration. All faults of a run are drawn before it begins, from a
-stream of their own, so a run can be repeated without some of them. Each run first chooses a few kinds, and how frequent
-each is (swarm testing). A run with all kinds of faults at once never gets far enough to reach rare states.
+A fault is a value: its time, kind, arguments and duration. All faults of a run are drawn before it begins, from
+random numbers that nothing else uses. So a run can be repeated without some of its faults, and everything else draws
+the same numbers. Each run first chooses a few kinds, and how frequent each is (swarm testing). A run with all kinds of
+faults at once never gets far enough to reach rare states.
 
-A world defines what a kind does, with a function that causes the fault and returns an action that ends it.
+A world (`world.py`, the simulated cluster) defines what a kind does, with a function that causes the fault and returns
+an action that ends it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -81,7 +83,7 @@ class Storm:
             self._timers.append(scheduler.after(delay_ms, lambda n=number, it=fault: self._begin(n, it)))  # type: ignore[misc]
 
     def heal(self) -> None:
-        """End every fault that is under way, the last one first, and cancel the later ones."""
+        """End every fault that is under way, the last one first, and cancel those that have not begun."""
         for timer in self._timers:
             timer.cancel()
         for number in sorted(self._ends, reverse=True):

@@ -74,7 +74,7 @@ class Host(ABC):
 
     @abstractmethod
     def forget_epoch(self) -> None:
-        """Forget what proves, after a restart, that the disk has lost nothing."""
+        """Forget the broker epoch that is kept for the next start: it would prove that the disk has lost nothing."""
 
     @abstractmethod
     def flush(self) -> None:

@@ -52,7 +52,7 @@ class Network:
         self.chance = chance
         self.weather = weather
         self.admits: Callable[[Process, object], bool] | None = None
-        """Whether a request that has arrived from a process may be served. Without it, every request may."""
+        """Called with the sender and its request: may the request be served? If None, every request is served."""
         self._cuts: dict[Direction, int] = {}
         self._slow_ms: dict[Direction, int] = {}
 
@@ -123,7 +123,7 @@ class Network:
         self.send(source, target, request, lambda: serve(reply) if self.is_admitted(source, request) else None)
 
     def is_admitted(self, source: Process, request: object) -> bool:
-        """Whether a request may be served. A request that may not gets no answer."""
+        """Whether a request may be served. If not, it gets no answer."""
         return self.admits is None or self.admits(source, request)
 
     def delay_ms(self, source: str, target: str) -> int:

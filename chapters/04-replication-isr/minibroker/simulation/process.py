@@ -1,6 +1,6 @@
 """A node's process: it is killed, paused, and started again. A pure module.
 
-Everything that a node does goes through `run`, so a dead process does nothing, and a paused one does it later. A timer
+Everything that a node does goes through `run`, so a dead process does nothing, and a paused one acts later. A timer
 set with `after` is cancelled when the process dies.
 """
 
@@ -21,7 +21,7 @@ class Process:
         self.after_run: Action | None = None
         """Called after each action of the process, to send messages and to check the new state."""
         self.is_expected: Callable[[Exception], bool] | None = None
-        """Whether an error is one that a fault should cause. It ends the action, and not the run of the world."""
+        """Tells whether a fault should cause this error. Such an error ends the action, but not the whole run."""
         self.name = name
         self.is_alive = False
         self.is_paused = False

@@ -15,7 +15,7 @@ from minibroker.simulation.shrinking import shrink
 from minibroker.simulation.world import Outcome, World
 
 _CHUNK_SEEDS = 4
-"""How many seeds a process gets at once. More seeds need fewer messages, but a longer wait for the last process."""
+"""How many seeds a process gets at once. A larger number needs fewer messages, but ends with a longer wait."""
 
 
 @dataclass

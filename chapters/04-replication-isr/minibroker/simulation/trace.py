@@ -58,7 +58,7 @@ Entry = Sent | Arrived | Lost | Happened
 
 
 class Trace:
-    """The entries of a run. A caller whose text is costly to make checks `is_kept` first."""
+    """The entries of a run. If a text is costly to make, the caller looks at `is_kept` first."""
 
     def __init__(self, scheduler: Scheduler, *, is_kept: bool) -> None:
         self._scheduler = scheduler

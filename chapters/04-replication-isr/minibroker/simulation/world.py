@@ -91,7 +91,7 @@ class World(ABC):
         return {}
 
     def storm(self) -> Storm:
-        """Schedule the faults, save those that come after the storm."""
+        """Schedule the faults, except those that come after the storm."""
         return Storm(self.scheduler, [it for it in self.faults if it.at_ms < self.STORM_MS], self.causes())
 
     def run(self) -> Outcome:

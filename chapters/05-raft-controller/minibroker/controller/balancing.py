@@ -49,7 +49,7 @@ class ElectPreferredLeaders(Command[int]):
 
 
 class LeaderBalance:
-    """Schedules the elections of preferred leaders. If the interval is None, there are none."""
+    """Schedules the elections of preferred leaders. If the interval is None, it schedules none."""
 
     def __init__(self, interval_ms: int | None) -> None:
         self._interval_ms = interval_ms

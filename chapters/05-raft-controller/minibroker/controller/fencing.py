@@ -60,10 +60,10 @@ def without(
 def removed(
     image: Image, topic: TopicImage, number: int, partition: PartitionImage, *, gone: int, live: Collection[int]
 ) -> PartitionChangeRecord | None:
-    """The change of a partition when broker `gone` is fenced or stops, with eligible leader replicas (KIP-966).
+    """Like `without`, but in a cluster that keeps eligible leader replicas (KIP-966), the last member leaves, too.
 
-    The broker leaves the in-sync set even if it is the last member. If the set is then smaller than
-    `min.insync.replicas`, every member that the set has lost since it became too small is eligible.
+    If the in-sync set is then smaller than `min.insync.replicas`, the broker that leaves it becomes eligible, and the
+    replicas that were eligible before stay so.
     """
     change = without(topic, number, partition, gone=gone, live=live)
     if is_enabled(image) and partition.isr == (gone,):

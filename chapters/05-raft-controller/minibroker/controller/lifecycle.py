@@ -39,10 +39,10 @@ _NAMED_MAX = 3
 class RegisterFenced(BrokerDescription, Command[Registration]):
     """Register a broker. It is fenced until a heartbeat shows that it has caught up with the metadata.
 
-    A restarted broker replaces its last incarnation at once: its directory was locked, so the old process has ended. A
-    broker with another directory may be another machine with a copied node.id. It is refused while the registered
-    broker may be alive, so that it cannot evict that broker. A broker with a replaced disk waits until the session of
-    its last incarnation has expired.
+    A restarted broker replaces its last incarnation at once. It has locked the same directory, so the old process has
+    ended. A broker with another directory may be another machine with a copied node.id. It is refused while the
+    registered broker may be alive, so that it cannot evict that broker. A broker with a replaced disk waits until the
+    session of its last incarnation has expired.
     """
 
     is_fenced: bool = True

@@ -200,7 +200,7 @@ def _may_be_eligible_yet(image: Image, change: IsrChange) -> bool:
 
 
 def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Records) -> AlteredPartition:
-    """Chapter 04's rule. It also ends a move if all target replicas are in the new in-sync set."""
+    """Alter an in-sync set by chapter 04's rule, and end a move if all target replicas are in the new set."""
     name = image.topic_names.get(change.topic_id)
     # A broker that is shutting down fetches until it stops. It must not come back into the in-sync set before it stops.
     leaving = [it for it, _epoch in change.isr if _is_leaving(image, it) and it not in _isr_of(image, name, change)]
@@ -249,5 +249,5 @@ def elect_moving_leaders(
     node: NodeConfig,
     kind: Election = Election.PREFERRED,
 ) -> ElectLeaders:
-    """Chapter 04's election. It also ends a move if only target replicas are in sync after the election."""
+    """The command of chapter 04's election, which also ends a move if all target replicas are in sync after it."""
     return ElectLeaders(partitions, live, node, kind, _completed)

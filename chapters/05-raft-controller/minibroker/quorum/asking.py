@@ -25,7 +25,7 @@ _STEP_MS_MAX = 200
 
 
 class NodeIdConflict:
-    """Another process has this node's node.id. This node waits, in case that process has stopped, and then ends.
+    """Another process has this node's node.id. It may have stopped, so this node waits, and ends if the conflict lasts.
 
     Time in which this process was paused, or got no CPU, does not count: the other nodes may be as busy, and elect no
     leader meanwhile.
@@ -83,7 +83,7 @@ class ControllerCalls:
             await asyncio.sleep(_RETRY_S)
 
     async def await_leader(self) -> None:
-        """Return when a leader has answered, or this node leads. A stored leader must answer before it counts."""
+        """Return when a leader has answered, or this node leads. A leader read from the disk must answer first."""
         waiting = self._log_while_waiting()
         while not self._raft.is_leader and self._quorum.heard[0] == NO_NODE:
             self._raise_if_failed()
@@ -133,6 +133,6 @@ class ControllerCalls:
             what += (
                 f"; nodes {foreign_nodes} are of another cluster, which has begun without this node. To join that"
                 f" cluster, name only {foreign_nodes} in controller.quorum.voters, start this node with an empty data"
-                " directory, and then let it vote with `minibroker cluster add-voter`"
+                " directory, and then make it a voter with `minibroker cluster add-voter`"
             )
         return what

@@ -5,8 +5,8 @@
 
 The controller answers as if the client had asked it, with the version and the correlation id of the inner header. It
 needs the principal and the address to check the rights and quotas of the client. Only a node may send an envelope, and
-the request inside is the client's: it never acts for a node, whatever principal it names. Clients cannot log in yet, so
-every client is Kafka's `User:ANONYMOUS`.
+the request inside is the client's: it never acts for a node, whatever principal it names. In this chapter no client
+logs in, so every client is Kafka's `User:ANONYMOUS`.
 """
 
 import ipaddress
@@ -160,7 +160,7 @@ def _address(data: bytes) -> str:
 
 
 def _sealed(header: RequestHeader, response: Response) -> EnvelopeResponse:
-    # NOT_CONTROLLER is for the node that forwarded the request: it asks the controller, and the client never sees it.
+    # NOT_CONTROLLER is for the node that forwarded the request, which looks for the controller. No client sees it.
     if ErrorCode.NOT_CONTROLLER in codes_in(response):
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     framed = frame_response(response, version=header.api_version, correlation_id=header.correlation_id)

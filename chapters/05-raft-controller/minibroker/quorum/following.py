@@ -46,7 +46,7 @@ class Following:
 
 
 async def remove_leftovers(store: Store, removed_topics: Callable[[], Collection[bytes]]) -> None:
-    """Remove the directories of topics that were deleted while this node was down, in slices."""
+    """Remove, in slices, the directories of topics that were deleted while this node was down."""
     for number, _name in enumerate(store.clear_leftovers(removed_topics)):
         if number % _SLICE == 0:
             await asyncio.sleep(0)

@@ -43,7 +43,7 @@ class Heartbeats:
         self._image = image
         self._is_active = is_active
         self._heard_ms = 0
-        """When this node sent the last heartbeat after which a controller on another node had not fenced it."""
+        """When this node sent the last heartbeat to another node whose answer said that this broker is not fenced."""
         self._is_fenced = True
         """Whether this broker was fenced when the controller last answered."""
         self._trouble = LastingFailure(log)
@@ -58,7 +58,7 @@ class Heartbeats:
         while True:
             await self._beat()
             if self._leaving.is_set() or self._is_fenced:
-                # The controller waits for this broker, or this broker for the controller.
+                # The controller waits until this broker may stop, or this broker waits until it is unfenced: be quick.
                 await asyncio.sleep(_RETRY_S)
                 continue
             with contextlib.suppress(TimeoutError):

@@ -142,8 +142,8 @@ class QuorumMember(Membership):
         epochs = EpochCache(files, directory)
         metadata_log = self._machine.data.open_log(METADATA, METADATA_LOG_CONFIG, companions=[epochs])
         if self._is_voter:
-            # A voter must not start without its metadata log. The log may be the only copy, or other voters may have
-            # counted it as a copy of committed records.
+            # A voter must not start without its metadata log. The log may be the only copy, or it may have been counted
+            # as one of the copies of committed records.
             check_metadata_log(self._machine, metadata_log)
         voters = [Voter(VoterKey(it.node_id), it.host, it.port) for it in quorum_voters(self._config)]
         snapshots = SnapshotFiles(files, directory)
@@ -195,7 +195,7 @@ class QuorumMember(Membership):
         self.authority.subscribe(self._registration.on_image)
 
     def _min_isr(self) -> Mapping[str, str]:
-        """`min.insync.replicas` of this node's file, for all brokers (KIP-966).
+        """The value of `min.insync.replicas` in this node's configuration, to be set for all brokers (KIP-966).
 
         The controller decides from the metadata alone which replicas are eligible to lead. Without this value it would
         assume 1, the default, and remember fewer of them.
@@ -204,7 +204,7 @@ class QuorumMember(Membership):
         return {MIN_INSYNC_REPLICAS.name: str(value)} if value > 1 else {}
 
     def _check_voters(self, identity: Identity) -> None:
-        """Check the configured voters against those in the log. If they differ, they may be of two clusters."""
+        """Check the configured voters against those in the log. If the two differ, they may be of two clusters."""
         named, known = sorted(it.node_id for it in quorum_voters(self._config)), sorted(self.raft.voters)
         if not named or named == known:
             return
@@ -213,8 +213,8 @@ class QuorumMember(Membership):
             raise BrokerFailure(
                 f"{self._machine.path} is of cluster {identity.cluster_id}, whose only voter is node {self._node_id}, "
                 f"but controller.quorum.voters names {named}: give this node a data directory of its own (log.dirs). "
-                f"Or, if that cluster is to grow, name only node {self._node_id} there, and let the others vote with "
-                "`minibroker cluster add-voter`"
+                f"Or, if that cluster is to grow, name only node {self._node_id} there, and add the other voters "
+                "with `minibroker cluster add-voter`"
             )
         log.warning(
             "by its log, cluster %s has the voters %s, but controller.quorum.voters names %s: this node uses the"

@@ -101,7 +101,7 @@ class Quorum:
         self.unreached: set[int] = set()
         """The nodes that did not answer the last message to them."""
         self._taken_epoch = _NO_EPOCH
-        """The epoch in which this node's id is the leader's, by the last response to a fetch."""
+        """If the last response to a fetch named this node's id as the leader's, the epoch of that response."""
         self.places: dict[int, Place] = {}
         """The addresses of leaders, from responses of other nodes. A leader may be missing from the configuration."""
 
@@ -170,7 +170,7 @@ class Quorum:
         if task.cancelled():
             # A late response would delay the next request on this connection.
             self._peers.hang_up(node_id, line)
-            raise BrokerUnavailable(f"the request to node {node_id} was cancelled: it is no longer the leader")
+            raise BrokerUnavailable(f"the request to node {node_id} was cancelled: that node is no longer the leader")
         return task.result()
 
     async def resign(self) -> None:
@@ -304,8 +304,8 @@ class Quorum:
     def is_node_id_taken(self) -> bool:
         """Whether another process with this node's id leads this epoch, by the last response.
 
-        If this node was elected in this epoch itself, the others have not noticed yet that it was restarted or has
-        resigned.
+        If this node itself was elected in this epoch, the response means this node: its sender has not noticed yet that
+        this node was restarted or has resigned.
         """
         return self._taken_epoch == self.raft.epoch and not self.raft.has_led
 

@@ -1,7 +1,7 @@
 """Snapshots of the metadata: when to write one, how to read one, and the download of the leader's snapshot.
 
-`Snapshotting` runs no task and sends no requests. The driver gets the next piece to fetch from it, and passes it the
-response. The handler of FetchSnapshot gets the piece to send from it. `SnapshotFiles`, in `raft.snapshots`, has the
+`Snapshotting` runs no task and sends no requests. It tells the driver which piece to fetch next, and takes the response
+from the driver. It gives the handler of FetchSnapshot the piece to send. `SnapshotFiles`, in `raft.snapshots`, has the
 files.
 """
 

@@ -89,7 +89,7 @@ def encode(election: Election) -> bytes:
 
 
 def decode(data: bytes, path: str) -> Election:
-    """Read the file back. A damaged file is an error, because this node may have voted."""
+    """Read the file back. A damaged file is an error: without the vote in it, this node could vote twice."""
     try:
         found = json.loads(data)
         voted_id = int(found["votedId"])

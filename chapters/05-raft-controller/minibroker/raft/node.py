@@ -14,7 +14,7 @@ The contract for its driver:
 2. Send the messages that `tick` and `on_voted` return as `Send`s. A message that got lost is returned again later.
 3. Keep one fetch under way: to the node `target()`, with the request `position()`. After a response call `on_fetched`,
    after a timeout `on_unanswered`, and fetch again.
-4. Everything before `high_watermark` is committed. It never changes on any node.
+4. Everything before `high_watermark` is committed. Committed records never change on any node.
 5. Check `failure` after each call, even after a call that has raised a `StorageError`. A disk that has refused a write
    or a flush is not used again: this node stops leading, gives no vote, and does not count for a majority. The next
    `tick` tells the other voters. Then the process must end, and a new process may read the disk.

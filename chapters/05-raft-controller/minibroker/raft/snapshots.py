@@ -4,8 +4,8 @@
 
 The file is a short log, in Kafka's format: a control batch with a header and the voters, batches of records, and a
 control batch with a footer. A file without its footer is not a snapshot. A snapshot is written under another name,
-flushed, and renamed, so a file with this name is complete. Only then may the log delete the records of the snapshot.
-A file with this name that cannot be read is therefore damaged, and the node does not start without it.
+flushed, and renamed, so a file with this name is complete. Only after that may the log delete the records that the
+snapshot has. A file with this name that cannot be read is therefore damaged, and the node refuses to start.
 
 If a follower needs records that the leader's log no longer has, it fetches the file in pieces. Then it fetches the
 records after the snapshot from the log.
@@ -41,7 +41,7 @@ class NoSnapshots:
 
 
 def start_at_snapshot(log: QuorumLog, epochs: EpochCache, latest: SnapshotId | None) -> None:
-    """Delete the log before the end of the newest snapshot, if a crash has prevented this deletion."""
+    """Delete the records before the newest snapshot's end from the log, if a crash has prevented this deletion."""
     end_offset = 0 if latest is None else latest.end_offset
     if log.log_start_offset > end_offset:
         raise LogError(
@@ -84,7 +84,7 @@ class SnapshotFiles:
     def _open(self) -> None:
         """Find the newest snapshot. It was complete and flushed, so a file that cannot be read is damaged.
 
-        To start without it would lose committed records. The other voters continue without this node.
+        To start without the snapshot would lose committed records. The other voters continue without this node.
         """
         self.latest = max(self._names(), default=None)
         if self.latest is None:

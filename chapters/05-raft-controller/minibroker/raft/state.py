@@ -1,7 +1,8 @@
 """The state of a node of the quorum: its epoch, its role, its log, its voters. A pure module.
 
 `QuorumState` owns the state, and every change of role goes through `_become`, by the table in `roles`. It does not know
-the messages that nodes exchange. `Leading`, `Voting` and `Raft` handle them; they are built on it, one on the other.
+the messages that nodes exchange. Three classes handle them: `Leading` is built on `QuorumState`, `Voting` on `Leading`,
+and `Raft` on `Voting`.
 
 `Ballot` keeps the epoch and the vote on the disk, `VoterHistory` has the voter sets of the log. Two parts belong to one
 role and end with it: the `Poll` of a candidate and the `Followers` of a leader.
@@ -116,7 +117,7 @@ class QuorumState:
 
     @property
     def has_led(self) -> bool:
-        """Whether this node was elected in this epoch, before a restart or a resignation or not."""
+        """Whether this node was elected in this epoch. It stays true after a resignation or a restart."""
         return self._ballot.election.leader_id == self.me.node_id
 
     @property

@@ -32,8 +32,8 @@ class Voting(Leading):
             return []
         if not self._may_stand:
             # An observer does not stand for election; it asks another node for the leader. Other nodes may consider it
-            # a voter, and ask for its pre-vote. A node that fetches from a leader refuses pre-votes. This leader no
-            # longer answers, so `_has_fetched` is cleared.
+            # a voter, and ask for its pre-vote. A node that fetches from a leader refuses pre-votes. But this leader
+            # no longer answers, so clear `_has_fetched`, which lets this node grant pre-votes.
             self._deadline_ms = now_ms + self.settings.fetch_timeout_ms
             self._asked += 1
             self._has_fetched = False

@@ -26,7 +26,7 @@ def main(
     run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
     name: str = "minibroker.coordinators",
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C. Chapter 07 assembles its node and runs it on its event loop."""
+    """Serve until SIGTERM or Ctrl-C. Chapter 07 passes another `assemble`, and a `run` with another event loop."""
     options = _parser(name).parse_args(arguments)
     settings = dict(pair.partition("=")[::2] for pair in options.set)
     settings |= {

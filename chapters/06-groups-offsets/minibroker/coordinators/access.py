@@ -31,7 +31,7 @@ GROUP_ROWS: Mapping[ApiKey, Access] = {
 
 TRANSACTION_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.INIT_PRODUCER_ID: _COORDINATOR,
-    # Clients send the versions up to 3, and nodes the later ones. The handler refuses clients there.
+    # Clients send versions up to 3, and nodes later ones. The handler refuses a later version from a client.
     ApiKey.ADD_PARTITIONS_TO_TXN: _COORDINATOR,
     ApiKey.ADD_OFFSETS_TO_TXN: _COORDINATOR,
     ApiKey.END_TXN: _COORDINATOR,

@@ -118,7 +118,7 @@ class GroupHandlers:
             call,
             it.group_id,
             lambda shard, ticket, now: shard.on_consumer_heartbeat(ticket, it, call.version, client, now),
-            # A heartbeat must not wait, because librdkafka waits for the answer only until its next one is due.
+            # A heartbeat must not wait, because librdkafka waits for the answer only until the next heartbeat is due.
             may_wait=False,
         )
 

@@ -77,7 +77,7 @@ class Surroundings(Protocol[Made]):
 
 
 class State(enum.Enum):
-    """The state of a coordinator. Only an active one answers; `_CODES` has the errors of the others."""
+    """The state of a coordinator. Only an active one answers; `_CODES` has the error codes for the other states."""
 
     LOADING = "loading"
     ACTIVE = "active"

@@ -46,7 +46,7 @@ class GroupCoordinators(Coordinators[GroupShard]):
         other_topics: Mapping[int, StateTopic] | None = None,
         verifier: Verifier | None = None,
     ) -> None:
-        """`other_topics` are those of the other coordinators that FindCoordinator finds, by the type of key.
+        """`other_topics` has the topics of other coordinators that FindCoordinator must find, by the type of key.
 
         `verifier` asks the coordinators of transactions. Without one, no offset can be part of a transaction.
         """

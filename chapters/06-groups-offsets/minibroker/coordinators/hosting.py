@@ -1,7 +1,7 @@
 """The coordinators of one kind on a node: one for each partition of their topic that the node leads.
 
 Replication calls `Coordinators` when this node begins to lead a partition, and when it stops leading. `Coordinators`
-runs one timer for all of them, and passes every change of the metadata to them. `GroupCoordinators` and
+runs one timer for all coordinators, and passes every change of the metadata to them. `GroupCoordinators` and
 `TransactionCoordinators` add the shards and the handlers.
 """
 
@@ -84,7 +84,7 @@ class Coordinators(ABC, Generic[S]):
     # Leadership -------------------------------------------------------------------------------------------------------
 
     def on_leader(self, partition: TopicPartition, epoch: int) -> None:
-        """This node leads a partition. If it also led it in the previous epoch, its coordinator is kept."""
+        """This node leads a partition. If the node also led it in the previous epoch, the coordinator is kept."""
         del epoch
         if partition.topic == self.topic.name and partition not in self._coordinators:
             self._coordinators[partition] = self._new_coordinator(partition)
@@ -121,10 +121,10 @@ class Coordinators(ABC, Generic[S]):
     async def _watch_session(self) -> None:
         """While other nodes may be the coordinators, refuse all waiting requests from time to time.
 
-        A node that is cut off replicates nothing, and other members do not reach it. Without a refusal, a commit would
-        wait here for seconds, and a join for minutes. Requests are not refused at once, because for a moment the other
-        nodes still name this node as the coordinator. Clients would come back immediately, and librdkafka gives a
-        commit up after six attempts.
+        A node that is cut off replicates nothing, and the other members of a group do not reach it. Without a refusal,
+        a commit would wait here for seconds, and a join for minutes. Requests are not refused at once, because for a
+        moment the other nodes still name this node as the coordinator. Clients would come back immediately, and
+        librdkafka gives up a commit after six attempts.
         """
         while True:
             await asyncio.sleep(_SUSPENDED_S)

@@ -23,7 +23,7 @@ CREATE_MS_MAX = 10_000
 
 
 def rules_for(name: TopicPartition, others: Callable[[TopicPartition], Rules] = lambda _name: rules_of) -> Rules:
-    """The admission rules of a partition: only coordinators write to internal topics. `others` has the other rules."""
+    """The admission rules of a partition. Only coordinators write to internal topics; `others` is for other topics."""
     return _internal_rules if is_internal(name.topic) else others(name)
 
 

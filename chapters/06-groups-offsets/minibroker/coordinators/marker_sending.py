@@ -104,7 +104,7 @@ class MarkerSender:
             self._next = asyncio.get_running_loop().call_soon(self._run, self._round)
 
     def _refuse(self, dues: list[_Due]) -> None:
-        """Send markers again after a while. At once would be an endless loop if this node itself has refused them."""
+        """Send markers again after a pause. Without one, a node that refuses its own markers would loop for ever."""
         self._refused += dues
         if self._refused and self._retry is None:
             self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._run, self._send_again)

@@ -51,7 +51,8 @@ class NodeCalls:
         loop = asyncio.get_running_loop()
         if node_id == self._node_id:
             self._ask_self(request, done)
-            # The request may have woken waits, such as the fetches of followers. No server settles them afterwards.
+            # The request may have woken waits, such as the fetches of followers. The server settles them after
+            # requests that it has received, but it has not received this one.
             loop.call_soon(self._machine.waiting.settle)
             return
         task = loop.create_task(self._ask(node_id, request, done, line, timeout_ms))

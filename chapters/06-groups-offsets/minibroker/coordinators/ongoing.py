@@ -23,7 +23,7 @@ Done = Callable[[bool | None], None]
 
 
 class OngoingTransactions:
-    """The `Ongoing` of the partitions of a node."""
+    """Implements `Ongoing` for the partitions of a node."""
 
     def __init__(self, calls: NodeCalls, image: Callable[[], Image]) -> None:
         self._calls = calls

@@ -1,7 +1,7 @@
-"""The parts of a shard that its driver uses: the groups of a partition, or its transactions. A pure module.
+"""What a driver uses of a shard, which has the groups or the transactions of one partition. A pure module.
 
 Both kinds of coordinator load their state from a partition, append records to it, and answer when these are replicated.
-Only the decisions differ. So there is one driver, and this port.
+Only the decisions differ. So there is one driver, and this interface.
 """
 
 from collections.abc import Iterable, Sequence

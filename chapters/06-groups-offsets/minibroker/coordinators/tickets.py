@@ -25,7 +25,7 @@ class Ticket:
         convert: Callable[[Response], Response] | None = None,
         on_done: Callable[[Response], None] | None = None,
     ) -> None:
-        """`refuse` makes an answer that has only an error, and `convert` the answer in the form of another API.
+        """`refuse` makes an answer that has only an error. `convert` turns an answer into that of another API.
 
         `on_done` is called with the answer, if no request of a client waits for it.
         """

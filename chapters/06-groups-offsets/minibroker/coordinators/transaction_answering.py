@@ -64,7 +64,7 @@ class TransactionHandlers:
         offsets: StateTopic,
         without_id: Handler,
     ) -> None:
-        """`offsets` is the topic of the group coordinators. `without_id` answers an InitProducerId without an id."""
+        """`offsets` is the topic of the group coordinators. `without_id` answers InitProducerId if it names no id."""
         self._pass_on = pass_on
         self._coordinators = coordinators
         self._image = image

@@ -102,7 +102,8 @@ class TransactionCoordinators(Coordinators[TransactionShard]):
     # Markers ----------------------------------------------------------------------------------------------------------
 
     def _new_coordinator(self, partition: TopicPartition) -> Coordinator[TransactionShard]:
-        # The first producer will need an id soon. A listener of the metadata must not ask the controller itself.
+        # The first producer will need an id soon. A listener of the metadata calls this function, and must not
+        # ask the controller. So a later pass of the event loop asks for a block of ids.
         self.soon(self._ids.prefetch)
         return Coordinator(self._store.partition(*partition), self, self._on_replicated)
 

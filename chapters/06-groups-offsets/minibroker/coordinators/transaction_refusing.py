@@ -1,7 +1,7 @@
 """For each transaction API, the answer that has one code for everything. A pure module.
 
-The code may be NONE: most answers have nothing else to say. PRODUCER_FENCED reads INVALID_PRODUCER_EPOCH in versions
-whose clients do not know it.
+The code may be NONE: most answers have nothing else to say. PRODUCER_FENCED is sent as INVALID_PRODUCER_EPOCH in
+versions whose clients do not know it.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,8 +1,8 @@
 """Offsets in transactions: TxnOffsetCommit, and the markers in `__consumer_offsets`.
 
 The group coordinator is the only writer of its partition. So it writes the marker of a transaction itself, and moves or
-drops the pending offsets in the same step. The marker is answered after that: when the transaction is complete, its
-offsets can be fetched.
+drops the pending offsets in the same step. The request for the marker is answered after that. So the offsets of a
+complete transaction can be fetched.
 
 Before the first offset of a transaction is written, the transaction coordinator is asked (KIP-890). A producer with
 version 5 or newer does not send AddOffsetsToTxn. The question adds the partition to its transaction.
@@ -80,14 +80,14 @@ class TransactionalCommits:
         name = self._topic.partition_of(request.group_id)
         assert name is not None, "the coordinator leads a partition of the topic"
         is_add = version >= _ADDING_FROM
-        guard = shard.guard_of(who, is_add=is_add)
+        guard = shard.verification.guard_of(who, is_add=is_add)
 
         def done(codes: Mapping[TopicPartition, ErrorCode]) -> None:
             code = _code_for_producer(codes[name], version)
 
             def act(shard: GroupShard, now_ms: int) -> Step:
-                if code is not ErrorCode.NONE or not shard.is_guarded(who.id, guard):
-                    # Without a guard, the transaction has ended since. The producer asks again.
+                if code is not ErrorCode.NONE or not shard.verification.is_guarded(who.id, guard):
+                    # If the guard is gone, the transaction has ended meanwhile. The producer sends the commit again.
                     refused = code if code is not ErrorCode.NONE else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                     return Step(replies=[Reply(ticket, refused)])
                 return shard.on_transactional_commit(ticket, commit, who, owner, now_ms)
@@ -165,7 +165,8 @@ def write_marker(partition: LocalPartition, marker: Marker, ticket: Ticket, shar
     """The step that writes a marker, or refuses it because of its epochs."""
     state = partition.producers.producers.get(marker.producer_id)
     if shard.pending.epoch_of(marker.producer_id) == marker.producer_epoch and marker.transaction_version:
-        # The offsets of the next transaction may be collected, but not appended yet. A late marker must not end it.
+        # This is a late marker of the previous transaction. It must not end the current one, whose offsets are pending,
+        # though perhaps not in the log yet.
         return Step(replies=[Reply(ticket, ErrorCode.INVALID_PRODUCER_EPOCH)])
     try:
         if state is not None:

@@ -58,7 +58,7 @@ class TransactionVerifier:
     """Asks the coordinators. It is the `Verifier` of the partitions of a node."""
 
     def __init__(self, calls: NodeCalls, topic: StateTopic, *, is_enabled: bool = True) -> None:
-        """If `is_enabled` is False, every transaction counts as open, and is only added to."""
+        """If `is_enabled` is False, a transaction counts as open without a question, but partitions are still added."""
         self._is_enabled = is_enabled
         self._calls = calls
         self._topic = topic
@@ -117,7 +117,7 @@ class TransactionVerifier:
             codes = results.get(it.transactional_id, {})
             it.attempts += 1
             if ErrorCode.CONCURRENT_TRANSACTIONS in codes.values() and it.attempts < _ATTEMPTS_MAX:
-                # The markers of the transaction before are being written. The coordinator has waited a moment.
+                # The markers of the previous transaction are still being written, although the coordinator has waited.
                 self._ask(it)
             else:
                 it.answer(codes)

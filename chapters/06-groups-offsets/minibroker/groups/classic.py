@@ -72,7 +72,7 @@ class ClassicGroup(ClassicFacts):
     def _require_member_id(self, step: Step, joining: Joining) -> None:
         """Give a client an id, with which it must join again. Only that second join makes it a member.
 
-        So a lost answer leaves no member without a client in the group.
+        So a client that never gets its id leaves no member behind in the group.
         """
         member_id = self._new_member_id(joining.client.id)
         self._members.await_join(member_id, until_ms=joining.now_ms + joining.request.session_timeout_ms)
@@ -245,7 +245,7 @@ class ClassicGroup(ClassicFacts):
         return step
 
     def load(self, value: GroupMetadataValue, now_ms: int) -> None:
-        """Restore the group from its last record: `Stable`, with a new session for each member, or `Empty`."""
+        """Restore the group from its last record: `Stable`, with new sessions, or `Empty` if it has no members."""
         self._take_over(value, now_ms)
         # If `group.max.size` was lowered, all members must join again, and those beyond the limit are refused.
         if len(self._members) > self._settings().max_size:

@@ -85,7 +85,7 @@ class ClassicFacts:
         """The topics that the members read; None if they are unknown, as in a group of Connect's workers."""
         if self.protocol_type != CONSUMER_PROTOCOL or self.protocol_name is None:
             return None
-        # A member that is joining may not support the protocol of the last generation.
+        # A member that is joining might not support the protocol of the last generation.
         metadata = [it.protocols.get(self.protocol_name) for it in self._members]
         return subscribed_topics(it for it in metadata if it is not None)
 
@@ -134,7 +134,7 @@ class ClassicFacts:
         *,
         is_transactional: bool = False,
     ) -> None:
-        """Raise GroupRefused if the member or the generation of a commit is wrong. A valid one renews the session."""
+        """Raise GroupRefused if the member or the generation of a commit is wrong. Otherwise renew its session."""
         names_a_member = generation_id >= 0 or member_id != "" or instance_id is not None
         if self.state is GroupState.EMPTY and generation_id < 0:
             return  # The commit comes from a tool, or from a consumer that assigns partitions to itself.
@@ -194,7 +194,7 @@ class ClassicFacts:
         return replies
 
     def _keep_assignment(self, step: Step, old: Member, new: Member, joining: Joining) -> None:
-        """Answer a restarted static member, which keeps its predecessor's assignment, once its new id is stored."""
+        """Let a restarted static member keep its assignment. Its join is answered when its new id is stored."""
 
         def undo(code: ErrorCode) -> Step:
             self._swap(new, old, joining.now_ms)
@@ -219,13 +219,13 @@ class ClassicFacts:
     # Records ----------------------------------------------------------------------------------------------------------
 
     def record(self) -> GroupRecord:
-        """The record of the group. A group in the middle of a rebalance has none: it would be loaded as `Stable`."""
+        """The record of the group. It must not be written during a rebalance: it would be loaded as `Stable`."""
         assert self.state in (GroupState.EMPTY, GroupState.STABLE), self.state
         return GroupRecord(GroupMetadataKey(group_id=self.group_id), self._as_value(self.protocol_name))
 
     def snapshot(self) -> GroupMetadataValue:
         """The group as it is now, in any state. A group that was rebalancing must rebalance after it is restored."""
-        # A member that has just joined may not support the protocol of the last generation.
+        # A member that has just joined might not support the protocol of the last generation.
         return self._as_value(self._members.select_protocol() if self._members else self.protocol_name)
 
     def _as_value(self, protocol_name: str | None) -> GroupMetadataValue:

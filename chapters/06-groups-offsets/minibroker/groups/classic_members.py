@@ -224,7 +224,7 @@ class Members:
     def begin_generation(self, now_ms: int) -> None:
         """All members have joined: from now on each of them must sync, and send heartbeats.
 
-        A member may read its old partitions until it learns its new assignment, so the old one is kept until then.
+        A member may read its old partitions until it learns its new assignment. Until then its old assignment is kept.
         """
         self.unsynced = set(self.by_id)
         for member in self:
@@ -250,11 +250,11 @@ class Members:
         return {name for name, count in self._supporters.items() if count == len(self.by_id)}
 
     def supports_one_of(self, names: Collection[str]) -> bool:
-        """Whether there is one of these protocols that all members support."""
+        """Whether at least one of these protocols is supported by all members."""
         return any(self._supporters[name] == len(self.by_id) for name in names)
 
     def select_protocol(self) -> str:
-        """The protocol with the most votes. Each member votes for its preferred one of those that all support."""
+        """The protocol with the most votes. Each member votes for the one it prefers among those that all support."""
         candidates = self.candidates()
         votes = Counter(member.vote(candidates) for member in self)
         return max(votes, key=lambda name: votes[name])

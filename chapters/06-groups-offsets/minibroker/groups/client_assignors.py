@@ -2,7 +2,7 @@
 
 | assignor | rule | moves partitions |
 |---|---|---|
-| range | each topic is divided into runs of partitions, topics of equal size and subscribers in the same way | often |
+| range | a topic is divided into runs of partitions; topics with equal counts and subscribers get equal runs | often |
 | round-robin | the partitions are given to one member after the other | often |
 | sticky | all members get the same number of partitions, and keep the ones they own | only for balance |
 | cooperative-sticky | like sticky, but a partition has no owner for one rebalance before it moves | only for balance |

@@ -55,7 +55,7 @@ class ConsumerGroup(ConsumerFacts):
         matcher: Matcher,
         new_member_id: Callable[[str], str],
     ) -> None:
-        """`matcher` compiles a regular expression; `new_member_id` makes an id for a client or an instance id."""
+        """`matcher` compiles a regular expression; `new_member_id` makes a member id from an instance or client id."""
         super().__init__(group_id, settings, matcher, new_member_id)
         self._classic = ClassicRequests(self, settings, new_member_id)
         self._seen_topics: Mapping[str, TopicImage] | None = None
@@ -88,7 +88,7 @@ class ConsumerGroup(ConsumerFacts):
     def _leave(
         self, request: ConsumerGroupHeartbeatRequest, now_ms: int
     ) -> tuple[list[GroupRecord], ConsumerGroupHeartbeatResponse]:
-        """Remove a member. A static member that leaves only for a while keeps its place and its partitions."""
+        """Remove a member. A static member that leaves only for a while stays a member, and keeps its partitions."""
         member = self.member(request.member_id, request.instance_id)
         response = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
         if request.member_epoch == LEAVE_EPOCH:
@@ -100,7 +100,7 @@ class ConsumerGroup(ConsumerFacts):
     def _beat(
         self, request: ConsumerGroupHeartbeatRequest, client: Client, now_ms: int
     ) -> tuple[list[GroupRecord], ConsumerGroupHeartbeatResponse]:
-        """Handle a heartbeat of a member that stays, in the three steps of `rebalancing`."""
+        """Handle a heartbeat of a member that joins or stays, in the three steps of `rebalancing`."""
         before, base = self._find(request, client)
         after = replace(base, subscription=_updated(base.subscription, request, client))
         plan = Plan(self.facts, self.surroundings(now_ms))
@@ -198,7 +198,7 @@ def _answered(ticket: Ticket, event: Callable[[], tuple[list[GroupRecord], Respo
 
 
 def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]) -> None:
-    """Raise GroupRefused if a heartbeat is invalid for any group: a field is missing, or fields contradict."""
+    """Raise GroupRefused if a heartbeat is invalid for any group: a field is missing, or two contradict each other."""
     for name in ("group_id", "instance_id", "rack_id"):
         value = getattr(request, name)
         _demand(value is None or value.strip(), f"{name} is empty")

@@ -251,7 +251,7 @@ def _topic_id(topic: OffsetCommitRequestTopic, version: int, image: Image) -> by
 def _check_assignment_epochs(
     member: Member, epoch: int, topic: OffsetCommitRequestTopic, topic_id: bytes | None
 ) -> None:
-    """Raise GroupRefused unless the member has held each of the partitions since `epoch` or longer."""
+    """Raise GroupRefused unless the member has held each of the partitions since `epoch`, or since an earlier epoch."""
     for it in topic.partitions:
         since = None if topic_id is None else member.assignment_epoch(topic_id, it.partition_index)
         if since is None or epoch < since:

@@ -27,7 +27,7 @@ from minibroker.groups.server_assignors import Partitions
 from minibroker.groups.tables.consumer_group_heartbeat import STATIC_LEAVE_EPOCH, HeartbeatTopicPartitions
 
 Held = Mapping[bytes, Mapping[int, int]]
-"""The partitions that a member holds, by topic id, each with its assignment epoch. Every topic has one at least."""
+"""The partitions that a member holds, by topic id, with their assignment epochs. No topic is without partitions."""
 Owned = Mapping[bytes, frozenset[int]]
 """The partitions that a member reports as its own, by topic id."""
 

@@ -1,9 +1,9 @@
 """Conversion of a running group from the classic protocol to the new one, and back. A pure module.
 
-Consumers are upgraded one after the other. The first one that joins with the new protocol converts the group, and when
-the last one leaves, the group is converted back. Members of the classic protocol stay in a group of the new protocol:
-they join, sync and send heartbeats as before, and their generation is their member epoch. No member loses its
-partitions in a conversion.
+Consumers are upgraded one after the other. The first one that joins with the new protocol converts the group. When the
+last member of the new protocol leaves, the group is converted back. Members of the classic protocol stay in a group of
+the new protocol: they join, sync and send heartbeats as before, and their generation is their member epoch. No member
+loses its partitions in a conversion.
 
 A cooperative member may be about to give up partitions when its group is converted: it owned them when it joined, and
 its assignment does not have them. No other member gets them before this member has joined again without them.
@@ -143,14 +143,14 @@ def classic_metadata(session_timeout_ms: int, protocols: Mapping[str, bytes]) ->
 
 
 def can_downgrade(state: ConsumerState, leaving: Collection[str], settings: GroupSettings) -> bool:
-    """Whether the group may become classic: after some members leave, all others use the classic protocol."""
+    """Whether the group may become classic: without the members in `leaving`, all use the classic protocol."""
     left = [it for it in state.members.values() if it.member_id not in leaving]
     has_only_classic = bool(left) and all(it.classic is not None for it in left)
     return has_only_classic and settings.migration_policy.is_downgrade_enabled and len(left) <= settings.max_size
 
 
 def to_classic(state: ConsumerState, leaving: Collection[str], image: Image, now_ms: int) -> GroupMetadataValue:
-    """The record of the group as a classic one. It needs a rebalance to assign the leaving members' partitions."""
+    """The record of the group as a classic one. A rebalance must then assign the partitions of the leaving members."""
     members = [it for it in state.members.values() if it.member_id not in leaving]
     protocol = common_protocol(members)
     return GroupMetadataValue(
@@ -164,7 +164,7 @@ def to_classic(state: ConsumerState, leaving: Collection[str], image: Image, now
 
 
 def common_protocol(members: Collection[Member]) -> str:
-    """The protocol that the first member of the classic protocol prefers of those that all of them support."""
+    """The protocol, such as range, that the first classic member prefers among those that all of them support."""
     names = [[it.name for it in member.classic.supported_protocols] for member in members if member.classic]
     return next(name for name in names[0] if all(name in others for others in names))
 

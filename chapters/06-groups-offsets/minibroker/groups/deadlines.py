@@ -18,7 +18,7 @@ class Deadlines:
         """The time of each name's earliest entry in the heap."""
 
     def update(self, name: str) -> None:
-        """Note that the time limit of a name may have changed. Only an earlier one changes the heap."""
+        """Note that the time limit of a name may have changed. Only an earlier time limit changes the heap."""
         deadline_ms = self._deadline_of(name)
         if deadline_ms is None:
             return

@@ -21,7 +21,7 @@ GROUP_OPERATIONS = sum(
         Operation.ALTER_CONFIGS,
     )
 )
-"""The operations that a client may do on a group, as bits. There is no authorizer, so these are all."""
+"""All operations on a group, as bits. There is no authorizer, so a client may do all of them."""
 
 _NOT_FOUND_FROM = 6
 

@@ -39,7 +39,7 @@ def is_subscribed_in(group: Group | None) -> Callable[[str], bool]:
     if group is None or not group.members():
         return lambda _topic: False
     topics = group.subscribed_topics()
-    # If a consumer's subscription cannot be decoded, it may read any topic.
+    # A consumer whose subscription cannot be decoded may read any topic.
     is_unknown = topics is None and group.protocol_type == CONSUMER_PROTOCOL
     return lambda topic: is_unknown or (topics is not None and topic in topics)
 

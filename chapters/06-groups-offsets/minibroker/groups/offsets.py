@@ -62,7 +62,7 @@ class Committed(NamedTuple):
     leader_epoch: int
     commit_timestamp: int
     expire_timestamp: int
-    """When the offset expires, if the commit had a retention time, as in old versions; otherwise -1."""
+    """When the offset expires. Only a commit of an old version can set this time; otherwise it is -1."""
     topic_id: bytes
     record_offset: int
     """The offset, in `__consumer_offsets`, of the commit's record. A transaction replaces only older commits."""
@@ -167,7 +167,7 @@ class CommittedOffsets:
     def commit(
         self, request: OffsetCommitRequest, version: int, image: Image, settings: GroupSettings, now_ms: int
     ) -> tuple[list[GroupRecord], OffsetCommitResponse]:
-        """The records of a commit whose sender is already checked, and its answer, with an error for each partition."""
+        """The records of a commit whose sender is already checked, and its answer, with a code for each partition."""
         commit = _Commit(request, version, image, settings.offset_metadata_bytes_max, now_ms)
         response = OffsetCommitResponse(topics=[commit.topic(topic) for topic in request.topics])
         return commit.records, response

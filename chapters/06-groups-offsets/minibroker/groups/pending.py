@@ -1,8 +1,8 @@
 """Offsets that are part of an open transaction. A pure module.
 
-A producer may commit offsets in a transaction, together with the records that it has made of them. Its coordinator
-writes them to `__consumer_offsets` at once, in a transactional batch. They count only after the marker that commits the
-transaction. Until then they are pending, and nobody can fetch them:
+A producer may commit the offsets of a group in a transaction, together with the records that it has written. The
+group's coordinator writes the offsets to `__consumer_offsets` at once, in a transactional batch. They count only after
+the marker that commits the transaction. Until then they are pending, and no fetch returns them:
 
     TxnOffsetCommit ──▶ pending ── marker: commit ──▶ committed, unless a later record has committed another offset
                            └────── marker: abort ───▶ dropped
@@ -25,7 +25,7 @@ class Producer(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Guard:
-    """A question to the coordinator of a transaction that is not answered yet."""
+    """A question to the coordinator of a producer's transaction. `is_add` says whether it also adds the partition."""
 
     epoch: int
     is_add: bool
@@ -38,7 +38,7 @@ class PendingOffsets:
         self._producers: dict[int, dict[Place, bytes]] = {}
         self._epochs: dict[int, int] = {}
         self._places: Counter[Place] = Counter()
-        """In how many open transactions each partition of a group is."""
+        """For each partition of a group, how many open transactions have an offset for it."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -82,3 +82,45 @@ class PendingOffsets:
             if not self._places[place]:
                 del self._places[place]
         return offsets
+
+
+class Verification:
+    """Which transactions are being verified, and which of the verified ones are still open."""
+
+    def __init__(self) -> None:
+        self._guards: dict[int, Guard] = {}
+        """For each producer whose transaction is being verified, a guard. The marker of the transaction removes it."""
+        self._owners: dict[int, str] = {}
+        """The transactional id of each producer whose transaction was verified and is open here."""
+
+    def guard_of(self, producer: Producer, *, is_add: bool) -> Guard:
+        """The guard of a producer's transaction. It is the same object until the marker of the transaction comes.
+
+        Before the first offset of a transaction is stored, its coordinator is asked whether the transaction is open.
+        The transaction may end before the answer comes. Then the offset must not be stored, because no marker would
+        follow it. With transaction version 2 (`is_add`), the marker of the previous transaction has the epoch of this
+        one, and does not end the guard.
+        """
+        known = self._guards.get(producer.id)
+        if known is None or (known.epoch, known.is_add) != (producer.epoch, is_add):
+            known = self._guards[producer.id] = Guard(producer.epoch, is_add)
+        return known
+
+    def is_guarded(self, producer_id: int, guard: Guard) -> bool:
+        """Whether this guard still holds: no marker has ended its transaction."""
+        return self._guards.get(producer_id) is guard
+
+    def verified(self, producer: Producer, transactional_id: str) -> None:
+        """Note that the coordinator has confirmed the open transaction of this producer."""
+        self._owners[producer.id] = transactional_id
+
+    def is_verified(self, producer: Producer, transactional_id: str) -> bool:
+        """Whether the producer has a verified transaction of this transactional id."""
+        return self._owners.get(producer.id) == transactional_id
+
+    def end(self, producer: Producer) -> None:
+        """A marker has ended the producer's transaction."""
+        guard = self._guards.get(producer.id)
+        if guard is not None and not (guard.is_add and guard.epoch >= producer.epoch):
+            del self._guards[producer.id]
+        self._owners.pop(producer.id, None)

@@ -41,7 +41,7 @@ class CorruptRecord(ExpectedError):
 
 
 class GroupKey(Message):
-    """The key of a record. The number of its schema is the record's type, and also its version, as in Kafka."""
+    """The key of a record. The number of its schema is the record's type and also the key's version, as in Kafka."""
 
     group_id: str
 
@@ -449,5 +449,5 @@ def _group_and_topic(key: bytes) -> tuple[str, str]:
     end = 4 + group_size
     (topic_size,) = _NUMBER.unpack_from(key, end)
     if group_size < 0 or topic_size != len(key) - end - 2:
-        raise MalformedMessage(f"key of {len(key)} bytes with names of {group_size} and {topic_size} bytes")
+        raise MalformedMessage(f"a key of {len(key)} bytes cannot have names of {group_size} and {topic_size} bytes")
     return key[4:end].decode(), key[end + 2 :].decode()

@@ -25,7 +25,7 @@ from minibroker.groups.errors import GroupRefused
 from minibroker.groups.expiring import Expiry, has_members, is_subscribed_in, tombstones_of
 from minibroker.groups.keys import GroupSettings
 from minibroker.groups.offsets import CommittedOffsets, packed, tombstones
-from minibroker.groups.pending import Guard, PendingOffsets, Place, Producer
+from minibroker.groups.pending import PendingOffsets, Place, Producer, Verification
 from minibroker.groups.records import (
     ConsumerGroupMetadataKey,
     GroupMetadataKey,
@@ -81,6 +81,7 @@ class GroupShard:
         """`settings` gives the configuration of a group, `matcher` compiles a regular expression."""
         self.image = image
         self.pending = PendingOffsets()
+        self.verification = Verification()
         self.offsets = CommittedOffsets(self.pending.has)
         self._settings = settings
         self._new_member_id = new_member_id
@@ -90,10 +91,6 @@ class GroupShard:
         self._loaded: dict[str, GroupMetadataValue] = {}
         """The last record of each classic group, while the log is loaded."""
         self._expiry = Expiry(self.offsets, self.pending, self._groups, settings)
-        self._guards: dict[int, Guard] = {}
-        """For each producer whose transaction is being verified, an object that dies with its marker."""
-        self._owners: dict[int, str] = {}
-        """The transactional id of each producer whose transaction was verified and is open here."""
 
     def group(self, group_id: str) -> Group | None:
         """A group that has or had members; None for a group that has only offsets."""
@@ -153,12 +150,8 @@ class GroupShard:
 
     def apply_marker(self, producer: Producer, *, is_commit: bool) -> None:
         """A transaction has ended. If it has committed, its pending offsets are committed now."""
-        producer_id = producer.id
-        guarded = self._guards.get(producer_id)
-        if guarded is not None and not (guarded.is_add and guarded.epoch >= producer.epoch):
-            del self._guards[producer_id]
-        self._owners.pop(producer_id, None)
-        offsets = self.pending.end(producer_id)
+        self.verification.end(producer)
+        offsets = self.pending.end(producer.id)
         if is_commit:
             for place, stored in offsets.items():
                 self.offsets.apply_pending(place, stored)
@@ -345,26 +338,10 @@ class GroupShard:
         records, response = self.offsets.commit(request, version, self.image, settings, now_ms)
         return Step(records, [Reply(ticket, response)])
 
-    def guard_of(self, producer: Producer, *, is_add: bool) -> Guard:
-        """An object that stays the same until the marker of a producer's transaction.
-
-        Before the first offset of a transaction is stored, its coordinator is asked whether the transaction is open.
-        It may end until the answer comes. Then the offset must not be stored, because no marker would follow it. With
-        transaction version 2 (`is_add`) the marker of the transaction before has the same epoch, and ends nothing.
-        """
-        known = self._guards.get(producer.id)
-        if known is None or (known.epoch, known.is_add) != (producer.epoch, is_add):
-            known = self._guards[producer.id] = Guard(producer.epoch, is_add)
-        return known
-
-    def is_guarded(self, producer_id: int, guard: Guard) -> bool:
-        """Whether the transaction of this guard has not ended."""
-        return self._guards.get(producer_id) is guard
-
     def is_open(self, producer: Producer, transactional_id: str) -> bool:
         """Whether this producer's transaction already has offsets here, so that its coordinator need not be asked."""
-        is_owner = self._owners.get(producer.id) == transactional_id
-        return is_owner and self.pending.epoch_of(producer.id) == producer.epoch
+        is_verified = self.verification.is_verified(producer, transactional_id)
+        return is_verified and self.pending.epoch_of(producer.id) == producer.epoch
 
     def on_transactional_commit(
         self, ticket: Ticket, request: OffsetCommitRequest, producer: Producer, transactional_id: str, now_ms: int
@@ -373,7 +350,7 @@ class GroupShard:
         known = self.pending.epoch_of(producer.id)
         if known is not None and producer.epoch < known:
             return Step(replies=[Reply(ticket, ErrorCode.INVALID_PRODUCER_EPOCH)])
-        self._owners[producer.id] = transactional_id
+        self.verification.verified(producer, transactional_id)
         try:
             self._check_transactional_commit(request, now_ms)
         except GroupRefused as refused:
@@ -396,7 +373,7 @@ class GroupShard:
                 raise GroupRefused(ErrorCode.ILLEGAL_GENERATION)
 
     def on_marker(self, ticket: Ticket, marker: EndMarker) -> Step:
-        """Write a marker. It is answered when the marker and its effect on the offsets are replicated."""
+        """Write a marker. The reply is sent when the marker is applied to the offsets and replicated."""
         return Step(replies=[Reply(ticket, ErrorCode.NONE)], marker=marker)
 
     def _check_commit(self, request: OffsetCommitRequest, version: int, now_ms: int) -> None:
@@ -451,7 +428,8 @@ class GroupShard:
         if isinstance(group, ConsumerGroup):
             described = group.describe(self.image)
         else:
-            # The text is Kafka's, because Kafka's admin client shows it even to a user that asked for a classic group.
+            # Kafka's admin client asks in this way about classic groups, too, and shows this text to the user. So it is
+            # Kafka's text.
             is_classic = group is not None or group_id in self.offsets
             why = "is not a consumer group" if is_classic else "not found"
             message = f"Group {group_id[:64]} {why}."
@@ -478,7 +456,7 @@ class GroupShard:
         response = DeleteGroupsResponse(results=[DeletableGroupResult(group_id=group_id, error_code=code)])
         if code is not ErrorCode.NONE:
             return Step(replies=[Reply(ticket, response)])
-        # The pending offsets go, too. Otherwise a marker would bring the group back.
+        # The pending offsets are deleted, too. Otherwise a marker would bring the group back.
         offsets = [*self.offsets.tombstones_of_group(group_id), *self._pending_only(self.pending.of_group(group_id))]
         records = [*offsets, *tombstones_of(group_id, group)]
         return Step(records, [Reply(ticket, response)])

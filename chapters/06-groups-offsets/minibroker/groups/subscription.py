@@ -30,7 +30,7 @@ _VERSION = Layout(">h")
 
 
 class InvalidSubscription(ExpectedError):
-    """Bytes that are not a subscription or not an assignment."""
+    """Bytes that cannot be decoded as a subscription or as an assignment."""
 
 
 class OwnedTopicPartitions(Struct):

@@ -7,9 +7,9 @@
        8  last offset           of the abort marker
        8  last stable offset    at the moment when the marker was written
 
-An entry is in the file of the segment that has the marker, so the last offsets of a file ascend. The entries of a read
-are found from the segment of its first offset on. The search may stop at an entry whose last stable offset is not
-before the end of the read: every transaction that ended later began at or after that offset.
+An entry is in the file of the segment that has the marker, so the last offsets of a file ascend. The search for the
+entries of a read begins in the segment of the read's first offset. It can stop at an entry whose last stable offset is
+at or after the end of the read: all transactions that ended later began at or after that last stable offset.
 
 A file is created with its first entry, so a log without aborted transactions has none. The entries before the log's
 recovery point are flushed. Later entries are cut off after a crash, and the log is read again from there.
@@ -66,7 +66,7 @@ def fault(version: int, entry: AbortedTransaction, before: AbortedTransaction | 
     if version != VERSION:
         return f"version {version}, but only {VERSION} is known"
     if not 0 <= entry.first_offset < entry.last_offset or not 0 <= entry.last_stable_offset <= entry.last_offset + 1:
-        return f"offsets {entry.first_offset}, {entry.last_offset}, {entry.last_stable_offset}"
+        return f"offsets {entry.first_offset}, {entry.last_offset}, {entry.last_stable_offset} are out of order"
     if before is not None and entry.last_offset <= before.last_offset:
         return f"its last offset {entry.last_offset} is not after {before.last_offset}"
     return None
@@ -102,7 +102,7 @@ class AbortedIndex:
         self._files = files
         self._directory = directory
         self._bases: list[int] = []  # the segments that have a file
-        self._read: dict[int, _Entries] = {}  # of the files that were read
+        self._read: dict[int, _Entries] = {}  # the entries of the files that were read
         self._dirty: dict[int, File] = {}  # files with entries that are not flushed
         self._is_named = True  # whether the names of all files are flushed
 
@@ -119,8 +119,8 @@ class AbortedIndex:
             try:
                 check(self._bytes(base))
             except DamagedIndex:
-                # All entries from this segment on are made again. Its own entries may depend on earlier segments, but
-                # those are in the producers' snapshots.
+                # All entries from this segment on are made again. A transaction that ends in it may have begun before,
+                # but then a snapshot of the producers has its first offset.
                 upto_offset = min(upto_offset, base)
                 break
         self._truncate(upto_offset)

@@ -68,7 +68,7 @@ def initialized(
 def added(
     old: Transaction | None, who: Producer, names: frozenset[TopicPartition], *, client_version: int, now_ms: int
 ) -> Transaction:
-    """AddPartitionsToTxn: the transaction has more partitions. The first ones open it."""
+    """AddPartitionsToTxn: the partitions join the transaction. The first partitions open it."""
     old = _owned(old, who)
     is_open = old.state is TransactionState.ONGOING
     if is_open and names <= old.partitions:
@@ -83,7 +83,7 @@ def added(
 
 
 def verified(old: Transaction | None, who: Producer, name: TopicPartition) -> ErrorCode:
-    """Whether a partition is in the open transaction. If not, the producer must abort the transaction."""
+    """NONE if a partition is in the open transaction; otherwise a code with which the producer must abort it."""
     old = _owned(old, who)
     return ErrorCode.NONE if name in old.partitions else ErrorCode.TRANSACTION_ABORTABLE
 
@@ -97,7 +97,7 @@ def ended(
     new_id: NewProducerId,
     now_ms: int,
 ) -> Transaction:
-    """EndTxn: the outcome is decided. With version 2, the epoch rises, and the next transaction has the new one."""
+    """EndTxn: the outcome is decided. With version 2, the next transaction has a new epoch."""
     if old is None:
         raise TransactionRefused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     has_epochs = client_version >= TRANSACTION_VERSION_2
@@ -112,12 +112,12 @@ def ended(
         return _decided(old, Cause.COMMIT if is_commit else Cause.ABORT, client_version, new_id, now_ms)
     if not has_epochs:
         return _same(old, same_outcome)
-    # The producer cannot know whether the broker has added a partition, so it may abort nothing.
+    # The producer cannot know whether a leader has added a partition. So an abort is valid even if none was added.
     return _decided(old, Cause.COMMIT if is_commit else Cause.ABORT_NOTHING, client_version, new_id, now_ms)
 
 
 def fenced(old: Transaction, now_ms: int) -> Transaction:
-    """Abort an open transaction without its producer, whose epoch is no longer valid from now on."""
+    """Abort an open transaction that its producer does not end. The producer's epoch is not valid from now on."""
     assert old.producer_epoch < EPOCH_MAX, f"epoch {old.producer_epoch} was never given to a producer"
     state = _next_state(old, Cause.FENCE)
     return old._replace(state=state, producer_epoch=old.producer_epoch + 1, last_epoch=NO_EPOCH, updated_ms=now_ms)
@@ -176,7 +176,7 @@ def _check_producer(old: Transaction, who: Producer) -> None:
 
 
 def _owned(old: Transaction | None, who: Producer) -> Transaction:
-    # Markers are checked first: while they are written, a producer may already use the id of its next transaction.
+    # Look for unwritten markers first: meanwhile a producer may already use the id of its next transaction.
     if old is None:
         raise TransactionRefused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     _check_settled(old)
@@ -197,9 +197,9 @@ def _next_epoch(old: Transaction, asked: Producer | None) -> tuple[int, int]:
 
 
 def _is_retry_of_end(old: Transaction, who: Producer) -> bool:
-    """Whether a request of version 2 names the transaction before: its epoch has risen since.
+    """Whether a request of version 2 ends the previous transaction again: it has the epoch before the current one.
 
-    The largest epoch belongs to a fenced transaction. Its producer must not go on with it.
+    The largest epoch belongs to a fenced transaction. The fenced producer must not get that epoch.
     """
     if old.client_version < TRANSACTION_VERSION_2 or old.state not in COMPLETED or old.producer_epoch == EPOCH_MAX:
         return False

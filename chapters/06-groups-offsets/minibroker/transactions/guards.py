@@ -11,9 +11,9 @@ would open a transaction waits for a coordinator's answer (KIP-890, part 1). Unt
 A guard ends with a marker, because the answer may be older than the marker. A request keeps its guard. So an answer
 about an earlier transaction never admits a batch, even if the same producer has begun the next transaction meanwhile.
 
-With transaction version 2 the marker of one transaction has the epoch of the next one. A batch of the next transaction
+With transaction version 2, the marker of one transaction has the epoch of the next one. A batch of the next transaction
 may wait while that marker is written, because the coordinator adds its partition only afterwards. So a guard of version
-2 outlives a marker of its own epoch. The marker of its own transaction has a larger one.
+2 outlives a marker with the guard's epoch. The marker of the guard's own transaction has a larger epoch.
 """
 
 from collections.abc import Callable, Hashable
@@ -75,7 +75,7 @@ class Guards:
                 self._wake(guard)
 
     def on_marker(self, producer_id: int, epoch: int) -> None:
-        """A marker of a producer was appended. It ends the guards of the transactions that it may end."""
+        """A marker of a producer was appended. It ends all guards but those that must be of a later transaction."""
         later = [it for it in self._guards.get(producer_id, ()) if it.is_add and it.producer_epoch >= epoch]
         for guard in self._guards.pop(producer_id, ()):
             if guard not in later:

@@ -1,7 +1,7 @@
 """The state of one transactional id, as an immutable value. A pure module.
 
 transactional id ──▶ producer id and epoch       the epoch rises, and fences the producers with a lower one
-                     state, partitions           the transaction that is open, or ends
+                     state, partitions           the transaction that is open, or is being ended
                      timeout, times              when an open transaction is aborted
 """
 
@@ -17,7 +17,7 @@ NO_TIME = -1
 
 EPOCH_MAX = 2**15 - 1
 EPOCH_GIVEN_MAX = EPOCH_MAX - 1
-"""The largest epoch that a producer gets. The largest of all is kept, so that its last transaction can be fenced."""
+"""The largest epoch that a producer gets. EPOCH_MAX is left for fencing the last transaction of a producer id."""
 
 
 class Transaction(NamedTuple):

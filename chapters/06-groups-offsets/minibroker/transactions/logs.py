@@ -1,10 +1,13 @@
-"""The transactions in the logs of one node: a part of the node, and two arguments for chapter 04's `Hosted`. Pure.
+"""The transactions in the logs of one node. A pure module.
+
+`TransactionLogs` is a part of the node, and two of its methods are arguments for chapter 04's `Hosted`:
 
     logs = TransactionLogs(machine.waiting.wake, verifier=…, offsets=…, ongoing=…)
     hosted = Hosted(…, rules_for=logs.rules_for, open_transactions=logs.open_transactions)
     node = Node(machine, member, partitions, [hosted, …, logs])
 
-The rules are those of clients' topics. Coordinators are the only writers of internal topics, which have other rules.
+`rules_for` has the admission rules of topics that clients write to. Only coordinators write to internal topics, which
+have other rules.
 """
 
 from collections.abc import Callable, Hashable, Mapping

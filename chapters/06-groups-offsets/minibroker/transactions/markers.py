@@ -52,8 +52,8 @@ def append_marker(partition: LocalPartition, marker: Marker, *, now_ms: int) -> 
 
 def check_marker(marker: Marker, state: ProducerState) -> None:
     """Refuse a marker of an older producer epoch or of an older coordinator."""
-    # With transaction version 2 a marker has a new epoch. A marker with the known epoch is a retry if no transaction is
-    # open: its answer was lost. If it were refused, the coordinator would send it for ever.
+    # With transaction version 2, a marker has a new epoch. If it has the known epoch and no transaction is open, it is
+    # sent again, because its answer was lost. If it were refused, the coordinator would send it for ever.
     is_retry = marker.producer_epoch == state.epoch and state.current_txn_first_offset == NO_OFFSET
     is_new = marker.producer_epoch > state.epoch
     if not (is_new or is_retry or (marker.producer_epoch == state.epoch and not _raises_epoch(marker))):

@@ -119,7 +119,7 @@ class WriteTxnMarkers:
             it.end(refused.code)
             return
         first_offset = state.current_txn_first_offset
-        # A client cannot act for a later coordinator, whose own markers would be refused then.
+        # The marker must not have a higher coordinator epoch: the coordinator's own markers would then be refused.
         it.marker = it.marker._replace(coordinator_epoch=max(state.coordinator_epoch, 0), transaction_version=0)
         self._ongoing.is_ongoing(it.name, it.marker.producer_id, done)
 

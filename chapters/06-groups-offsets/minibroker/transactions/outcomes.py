@@ -32,7 +32,7 @@ class Transactions:
     def __init__(self) -> None:
         self._states: dict[str, Transaction] = {}
         self._decided: dict[str, int] = {}
-        """The ids whose outcome is decided, but whose markers are not ordered yet: the offset of the record."""
+        """For each id with a decided outcome whose markers are not ordered yet, the offset of the deciding record."""
         self._unmarked: dict[str, set[TopicPartition]] = {}
         """The partitions without a marker, of each transaction whose outcome is decided."""
 
@@ -48,7 +48,7 @@ class Transactions:
         return iter(list(self._states.items()))
 
     def unmarked(self, transactional_id: str) -> frozenset[TopicPartition]:
-        """The partitions of an open transaction, or those that still need their marker."""
+        """The partitions of an open transaction; once its outcome is decided, those that still need their marker."""
         state = self._states[transactional_id]
         return frozenset(self._unmarked.get(transactional_id, state.partitions))
 
@@ -77,7 +77,7 @@ class Transactions:
         return Markers(transactional_id, state.producer, is_commit, state.client_version, partitions)
 
     def on_marked(self, transactional_id: str, names: Iterable[TopicPartition]) -> bool:
-        """Markers are written, or their partitions are deleted. Whether the transaction has all its markers now."""
+        """Note that markers are written, or their partitions deleted. Return whether the transaction has them all."""
         left = self._unmarked.get(transactional_id)
         if left is None:
             return False

@@ -6,7 +6,7 @@ has one `TransactionShard` for the partition. A request is decided by the functi
 
 While markers are being written, `core` refuses a request with CONCURRENT_TRANSACTIONS. The producer would ask again
 after 20 ms or more, but markers take only a few ms. So the request is parked, and is decided again when they are
-written. Only if they are not written in time, the request is refused.
+written. It is refused only if they are not written in time.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -92,7 +92,7 @@ class TransactionShard:
         self._new_producer_id = new_producer_id
         self._parked: list[_Parked] = []
         self._retry_ms: dict[str, int] = {}
-        """When to write again that a transaction is complete, because the log has refused it."""
+        """When to try again to write that a transaction is complete, because the log has refused the record."""
         self._abort_ms: int | None = None
         self._remove_ms: int | None = None
 
@@ -176,7 +176,7 @@ class TransactionShard:
         names: Iterable[TopicPartition],
         answer: Callable[[dict[TopicPartition, ErrorCode]], Response],
     ) -> TransactionStep:
-        """Handle AddPartitionsToTxn that only asks. `answer` makes the response of the code of each partition."""
+        """Handle an AddPartitionsToTxn that only asks. `answer` makes the response from the code of each partition."""
         state = self.transactions.get(transactional_id)
         try:
             found = {name: core.verified(state, who, name) for name in names}

@@ -12,7 +12,7 @@ So the last stable offset is the smallest of
 
 - the high watermark,
 - the first offset of each open transaction,
-- the first offset of each transaction whose marker is not replicated. Another leader may not have that marker.
+- the first offset of each transaction whose marker is not replicated, because a new leader might lack that marker.
 
 `TransactionLog` is a companion of the log: it sees every batch, on a leader and on a follower. After a restart it gets
 the open transactions from the producers' snapshot, and reads the log from there. The snapshot must not be later than
@@ -71,8 +71,7 @@ class TransactionLog(Companion):
         self._decided: deque[Decided] = deque()
         """Transactions that may have an unreplicated marker, in the order of their markers.
 
-        The first offsets ascend, too: a transaction that began later and was decided earlier than another does not
-        matter for the last stable offset.
+        The first offsets ascend, too, because `_add_decided` removes the transactions that do not matter any more.
         """
         self._owners: dict[int, str] = {}
         """The transactional id of each producer that has opened its transaction since this node started."""
@@ -115,7 +114,7 @@ class TransactionLog(Companion):
         return self._open
 
     def is_owned_by(self, producer_id: int, transactional_id: str) -> bool:
-        """Whether an open transaction may be this transactional id's. After a restart its owner is not known."""
+        """Whether an open transaction may be this transactional id's. After a restart, it may be any id's."""
         return self._owners.get(producer_id, transactional_id) == transactional_id
 
     def set_owner(self, producer_id: int, transactional_id: str) -> None:
@@ -125,7 +124,7 @@ class TransactionLog(Companion):
     # Events of the log ------------------------------------------------------------------------------------------------
 
     def _restorable_upto(self, recovery_point: int) -> int:
-        """The largest offset of a snapshot from which the state can be restored. The producers ask for it."""
+        """Up to this offset, the state can be restored from a snapshot. The producers ask before they load one."""
         names = self._files.list(self._directory)
         self._segments = base_offsets(names)
         self._indexed_upto = self._index.open(names, upto_offset=recovery_point)
@@ -181,11 +180,12 @@ class TransactionLog(Companion):
             self._index.add(base_offset, AbortedTransaction(producer_id, first_offset, marker_offset, stable_offset))
 
     def _add_decided(self, decided: Decided) -> None:
-        # Transactions that began later and were decided earlier than this one cannot be the first undecided ones.
+        # A transaction that began after this one, and has its marker before this one's, does not matter any more: this
+        # one keeps the last stable offset lower, and for longer.
         while self._decided and self._decided[-1].first_offset > decided.first_offset:
             self._decided.pop()
         self._decided.append(decided)
-        # Readers ask a leader for the last stable offset, but nobody asks a follower.
+        # On a leader, `last_stable_offset` forgets replicated transactions. Nobody calls it on a follower.
         if len(self._decided) > _DECIDED_MAX:
             self._forget_replicated(self._high_watermark())
 
@@ -207,7 +207,7 @@ class TransactionLog(Companion):
         self._index.refresh()
 
     def on_replace(self, base_offsets: Sequence[int]) -> None:
-        """Compaction has removed the records of aborted transactions, and their entries with the old segments."""
+        """Compaction has removed the records of aborted transactions, and with the old segments their index entries."""
         del base_offsets
         self._index.refresh()
 

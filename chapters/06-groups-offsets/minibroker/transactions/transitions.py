@@ -3,8 +3,8 @@
 `NEXT` has all transitions: a request that would need another one is refused. The diagram in the lesson is drawn from
 this table. The number of a state is the one in its record.
 
-Kafka has two more states. `Dead` (6) is a deleted id, which is missing here, and `PrepareEpochFence` (7) lasts while
-Kafka writes a record, which is applied at once here.
+Kafka has two more states. `Dead` (6) is the state of a deleted id; here, a deleted id has no state. `PrepareEpochFence`
+(7) lasts while Kafka writes a record; here, the record is applied at once.
 """
 
 from enum import Enum, IntEnum

@@ -10,7 +10,8 @@ The rule comes after the check of epoch and sequence. A zombie's batch is refuse
 client abort its transaction; INVALID_TXN_STATE would end the client.
 
 A producer with Produce 12 or newer does not send AddPartitionsToTxn. Its batch adds the partition to the transaction,
-by the same question to the coordinator. For an older producer the coordinator only says whether it was added.
+by the same question to the coordinator. For an older producer, the coordinator only says whether the partition was
+added.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +59,7 @@ class Verifier(Protocol):
     ) -> None:
         """Ask whether partitions are in the producer's open transaction. With `is_add`, add them to it.
 
-        `done` is called once, with a code for each partition. The caller of `done` settles the waiting requests.
+        `done` is called once, with a code for each partition. The caller of `done` then settles the waiting requests.
         """
 
 
@@ -117,7 +118,7 @@ class Verification:
         self._is_verifying = is_verifying
 
     def check(self, header: BatchHeader, claim: Claim | None) -> None:
-        """Return if the batch may be appended."""
+        """Return if the batch may be appended, otherwise raise `Refused` or `Held`."""
         if claim is None:
             message = "the batch is transactional, but the request names no transactional id"
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)

@@ -29,10 +29,10 @@ class Owner(Protocol):
         """Answers that waited were sent."""
 
     def go_on(self) -> None:
-        """A pause is over."""
+        """The pause that a quota has set is over: serve requests again."""
 
     def abort(self) -> None:
-        """The client is refused."""
+        """Close the connection, because the client is refused."""
 
     def fail(self, error: Exception) -> None:
         """An answer could not be made or sent."""
@@ -67,7 +67,7 @@ class Answers:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether no request may be served: one that blocks waits, a large answer is being sent, or a quota forbids."""
+        """Whether no request is served: a blocking one waits, a large answer is being sent, or a quota demands it."""
         return self._outbox.sending is not None or self.is_paused or (bool(self._line) and self._line.is_blocked)
 
     def add(self, outcome: Reply | Deferred, frame: LongFrame | None = None) -> None:
@@ -126,14 +126,14 @@ class Answers:
         place.parked = self._server.park(deferred, complete, self._owner.fail)
 
     def _on_answer(self, place: Place, deferred: Deferred, response: Response) -> None:
-        """The wait is over. This is called while another request is answered, so no frame may be parsed here."""
+        """The wait has ended. This is called while some other request is answered, so it must not parse a frame."""
         try:
             self._on_reply(place, deferred.reply(response))
         except Exception as error:
             self._owner.fail(error)
 
     def _encode(self, place: Place, deferred: Deferred, response: Response) -> None:
-        """Encode the answer of a request in slices on a thread, because it is large. The loop serves other clients."""
+        """Encode a large answer on a thread, in slices, so that the event loop serves other clients meanwhile."""
 
         def on_encoded(encoded: asyncio.Future[Reply]) -> None:
             try:

@@ -1,7 +1,7 @@
 """The rate of new connections: of the whole node, and of one address (KIP-612). A pure module.
 
 A connection beyond the rate of the node is accepted and served later. A connection beyond the rate of its address is
-closed after the time that it would have to wait. A client that was closed at once would connect again at once.
+closed after the time that it would have to wait: if it were closed at once, the client would connect again at once.
 """
 
 from typing import NamedTuple

@@ -10,7 +10,7 @@ few of these buffers are kept and used again.
 
 INBOX_BYTES = 64 * 1024
 _FIRST_BYTES = 256 * 1024
-_SPARE_BYTES = 1024 * 1024 + INBOX_BYTES  # a batch of max.message.bytes, in its request
+_SPARE_BYTES = 1024 * 1024 + INBOX_BYTES  # the largest batch (default max.message.bytes) and the rest of its request
 _SPARES_MAX = 4
 
 

@@ -3,8 +3,8 @@
     socket ──▶ inbox ──▶ frame, frame, frame ──▶ handlers ──▶ answers ──▶ one send
                             └ too long for the inbox: received into its own buffer
 
-No further frame is parsed while a request waits that blocks (`line`), while the client does not read its answers, while
-a large answer is sent, while the budget has no room for a long request, and while a quota lets the client wait. What
+No further frame is parsed while a blocking request waits (`line`), while the client does not read its answers, while a
+large answer is sent, while the budget has no room for a long request, and while a quota makes the client wait. What
 arrives meanwhile is kept, up to the size of the inbox. Then the connection stops reading. A client that sends many
 requests at once is served for a few milliseconds at a time, so that other clients have their turn.
 """
@@ -25,7 +25,7 @@ from minibroker.transfer.sending import PIECE_BYTES, Maps, Transfer
 from minibroker.wire.frames import LENGTH_SIZE, frame_length
 
 _LENGTH = Packing(">i")
-_COPIED_BYTES_MAX = 8 * 1024  # such a frame is copied: if its request waits, it would keep the whole inbox
+_COPIED_BYTES_MAX = 8 * 1024  # up to this size, a frame is copied, so that a request that waits does not keep the inbox
 _KEPT_BYTES_MAX = INBOX_BYTES // 2
 _TURN_S = 0.002
 _TOGETHER_BYTES_MAX = 256 * 1024
@@ -69,7 +69,7 @@ class FastConnection(asyncio.BufferedProtocol):
         self._outbox = self._answers.outbox
         self.peer = self.session.peer
         self.address = host_of(self.peer)
-        # The server parses nothing while the transport has bytes that the socket did not take.
+        # With this limit, `pause_writing` is called as soon as the socket does not take all bytes.
         transport.set_write_buffer_limits(high=0)
         if not self._server.enter(self):
             self.abort()
@@ -282,7 +282,7 @@ class FastConnection(asyncio.BufferedProtocol):
         """Close the connection because of an error, after the answers to earlier requests."""
         self._server.report(self.peer, error)
         if self._outbox.sending:
-            # A part of this answer may be sent, so nothing else may follow.
+            # Part of the answer in `sending` may already be on the wire, so no other bytes can follow it.
             self.abort()
         elif not self._is_closing:
             self._outbox.flush()

@@ -27,17 +27,21 @@ QUOTA_WINDOW_NUM = broker_key(
     "quota.window.num", INT, 11, at_least(1), "How many samples are kept to measure the rates of clients."
 )
 QUOTA_WINDOW_SIZE_SECONDS = broker_key(
-    "quota.window.size.seconds", INT, 1, at_least(1), "The length of each of these samples."
+    "quota.window.size.seconds", INT, 1, at_least(1), "The length of a sample of quota.window.num."
 )
 CONTROLLER_QUOTA_WINDOW_NUM = broker_key(
     "controller.quota.window.num",
     INT,
     11,
     at_least(1),
-    "How many samples of controller.quota.window.size.seconds the quota for changes of topics allows at once.",
+    "A burst of topic changes may use the quota of this many samples at once.",
 )
 CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS = broker_key(
-    "controller.quota.window.size.seconds", INT, 1, at_least(1), "The length of each of these samples."
+    "controller.quota.window.size.seconds",
+    INT,
+    1,
+    at_least(1),
+    "The length of a sample of controller.quota.window.num.",
 )
 
 # Connections ----------------------------------------------------------------------------------------------------------
@@ -47,6 +51,6 @@ MAX_CONNECTION_CREATION_RATE = broker_key(
     INT,
     INT_MAX,
     at_least(1),
-    "The most new connections in a second. A connection beyond that waits until it is served.",
+    "The most new connections in a second. Further connections wait before they are served.",
     is_dynamic=True,
 )

@@ -26,14 +26,14 @@ class Place:
 
     def __init__(self, reply: Reply | None, *, is_blocking: bool) -> None:
         self.reply = reply
-        """The answer, or None as long as it must wait."""
+        """The answer, or None until it is ready."""
         self.is_blocking = is_blocking
         self.parked: Parked[Response] | None = None
         """The wait for the answer."""
 
 
 class Line:
-    """The answers of a connection that wait, and those after them."""
+    """The answers of a connection, from the first one that waits on."""
 
     __slots__ = ("_places",)
 
@@ -45,7 +45,7 @@ class Line:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether no further request may be served now. A request that blocks is the last one."""
+        """Whether no further request may be served now. A blocking request is the last one in the line."""
         places = self._places
         return bool(places) and (places[-1].is_blocking or len(places) >= LINE_MAX)
 

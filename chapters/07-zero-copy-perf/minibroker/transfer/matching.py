@@ -7,8 +7,8 @@ type. The first entity of this order that has a value for a key wins, as in Kafk
     default user and client id · default user and default client id · default user
     client id · default client id
 
-The clients that an entity names share one count. With the quota of a user, all client ids of the user together may use
-it. With a default, each user or client id has a count of its own.
+The clients that an entity names share one count. So all client ids of a user together may use the quota of the user.
+With a default, each user or client id has a count of its own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ class Applied(NamedTuple):
     value: float
     user: str | None
     client_id: str | None
-    """The user and the client id that share the count; None if it does not matter."""
+    """The user and the client id whose requests share the count; None stands for any."""
 
 
 def applied(quotas: Quotas, key: str, user: str, client_id: str) -> Applied | None:

@@ -1,7 +1,7 @@
 """The quota for changes of topics: each partition that is created or deleted takes a token. A pure module.
 
-Newer clients know THROTTLING_QUOTA_EXCEEDED (KIP-599). While their tokens are used up, topics are refused with it, one
-by one. Older clients do not know it: their topics are accepted, and they must wait afterwards.
+Newer clients know THROTTLING_QUOTA_EXCEEDED (KIP-599). While their tokens are used up, topics are refused with this
+error, one by one. Older clients do not know it: their topics are accepted, and they must wait afterwards.
 """
 
 import copy
@@ -32,7 +32,7 @@ class _Kind(NamedTuple):
     """The arrays of the request that name topics."""
     answered: str
     cost: Callable[[Any, Image, int], int]
-    """The partitions that a topic of the request creates or deletes, given the image and the default number."""
+    """The partitions that a topic of the request creates or deletes, given the image and num.partitions."""
     refuse: Callable[[Any], Struct]
 
 

@@ -44,7 +44,7 @@ class Outbox:
         """The size of the answers that were collected."""
 
     def take(self, parts: list[Part]) -> None:
-        """Collect an answer. A large one ends the event: it is sent piece by piece."""
+        """Collect an answer. A large one is sent piece by piece, and the answers after it wait."""
         count = part_bytes(parts)
         if len(parts) > 1 and count > SMALL_BYTES:
             self._begin_sending(parts)

@@ -33,7 +33,7 @@ _WHOLE = frozenset({PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONNECTION_CREATION_
 _EPSILON = 1e-6
 
 Entity = tuple[tuple[str, str | None], ...]
-"""An entity in the order of a request, which may be invalid."""
+"""An entity as a request names it. It may be invalid."""
 
 
 class QuotaChange(NamedTuple):

@@ -7,9 +7,10 @@
     connection_creation_rate   new connections of an address in a second
 
 A client that exceeds a quota gets its answer at once, with the time that it must wait. Then its connection reads no
-request for that time. So a client that ignores the time is slowed down as well, and its memory is its own.
+request for that time. So a client that ignores the time is slowed down as well, and its requests fill its own memory.
 
-`Metering` is the filter before all handlers. Without any quota it costs one look at a flag. Other nodes have no quota.
+`Metering` is the filter before all handlers. Without any quota it costs one look at a flag. Requests of other nodes are
+not limited.
 """
 
 from collections.abc import Callable, Mapping
@@ -66,7 +67,7 @@ def usage_of(config: NodeConfig) -> Usage:
 
 
 class Metering:
-    """Counts what clients use, and lets those wait that use too much."""
+    """Counts what clients use, and makes those wait that use too much."""
 
     def __init__(self, usage: Usage, *, clock: Callable[[], int] = monotonic_ms) -> None:
         self.usage = usage
@@ -97,12 +98,12 @@ class Metering:
         return self.usage.is_set
 
     def bytes_max(self, call: Call[FetchRequest]) -> int | None:
-        """The bytes of all samples together. More would never fit, and the client would get nothing."""
+        """The bytes that the quota allows in all samples together. A larger answer would be refused again and again."""
         limited = self.allowance(call).consume if self.usage.is_set else None
         return None if limited is None else max(int(limited.quota * self.usage.full_s), 1)
 
     def delay_ms(self, call: Call[FetchRequest], response: FetchResponse) -> int:
-        """Count the bytes of an answer, unless it exceeds the quota. Then return how long the client must wait."""
+        """Count the bytes of an answer. If they exceed the quota, do not count them, and return how long to wait."""
         limited = self.allowance(call).consume if self.usage.is_set else None
         if limited is None:
             return 0
@@ -195,7 +196,7 @@ class Quotas:
             self._arrivals.rate_max = MAX_CONNECTION_CREATION_RATE.of(config)
 
     def add_handlers(self, registry: Registry, store: Store) -> None:  # noqa: ARG002
-        """Serve the two APIs, and put the quota for changes of topics before their handlers."""
+        """Serve the two APIs of quotas, and limit the handlers that change topics."""
         handlers = QuotaHandlers(self._authority())
         registry.add(ApiKey.DESCRIBE_CLIENT_QUOTAS, handlers.describe)
         registry.add(ApiKey.ALTER_CLIENT_QUOTAS, handlers.alter)

@@ -1,12 +1,12 @@
 """How much is used of a quota, and how long a client must wait. A pure module.
 
 A rate is measured over the last samples, eleven of one second each. The current sample is never complete, so a rate is
-a mean over at least ten seconds. A client that exceeds its quota must wait as long as the mean needs to fall to it:
+a mean over at least ten seconds. A client that exceeds its quota must wait until the mean has fallen to the quota:
 
     delay = (rate - quota) / quota * window
 
 A bucket of tokens fits work that comes in bursts. Tokens flow in at the rate of the quota, up to eleven seconds' worth.
-Work takes tokens, and may take more than there are. While there are fewer than none, no more work is accepted.
+Work takes tokens, and may take more than there are. While their number is below zero, no more work is accepted.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ class Windows(NamedTuple):
 
     @property
     def full_s(self) -> float:
-        """The seconds of all samples that are complete. An amount above this many seconds of quota never fits."""
+        """The seconds of all complete samples. An amount above the quota for this many seconds never fits."""
         return max(self.samples - 1, 1) * self.ms / 1000
 
 
@@ -103,7 +103,7 @@ class Bucket:
         self._tokens = self.tokens(quota, now_ms) - count
 
     def delay_ms(self, quota: float, now_ms: int) -> int:
-        """How long to wait until there are no fewer than zero tokens."""
+        """How long to wait until the number of tokens is not below zero."""
         tokens = self.tokens(quota, now_ms)
         return max(round(-tokens / quota * 1000), 1) if tokens < 0 else 0
 

@@ -80,7 +80,7 @@ class LongRequest:
             self.end()
 
     def end(self) -> None:
-        """The request was dispatched, or its client has gone: its share ends. Its buffer may still be in use."""
+        """End the share of a request that was dispatched, or whose client has gone. Its buffer may still be in use."""
         if not self._is_over:
             self._is_over = True
             self._budget.end(self._share)

@@ -61,7 +61,7 @@ def cuts_of(file: File) -> int:
 
 
 def read_whole(part: FileSlice) -> bytes:
-    """The bytes of a slice. The length of the answer is sent already, so a client would misread fewer bytes."""
+    """The bytes of a slice. The length of the answer is already sent, so fewer bytes would confuse the client."""
     data = part.read()
     if len(data) != part.count:
         raise Disconnect(f"only {len(data)} of {part.count} bytes of a record set could be read")
@@ -110,7 +110,8 @@ class Sending:
         on_failed: Callable[[Exception], None],
     ) -> None:
         self._transport = transport
-        # The next part is the last one. A slice has the number of cuts of its file at this time.
+        # The list is in reverse order, so that the part to send next is at its end. Each slice is stored with the
+        # number of truncations of its file so far: if that number changes, the slice must not be sent.
         self._left = [(it, cuts_of(it.file) if isinstance(it, FileSlice) else 0) for it in reversed(parts)]
         self.transfer = transfer
         self._maps = maps
@@ -138,7 +139,7 @@ class Sending:
             self.stop()
             self._on_sent()
         elif not self._is_watched:
-            # The event loop watches the socket's own descriptor for the transport. So a second one is watched here.
+            # The event loop watches the socket's own descriptor for the transport. So a duplicate is watched here.
             self._is_watched = True
             self._descriptor = os.dup(self._descriptor)
             self._loop.add_writer(self._descriptor, self.go_on)

@@ -1,14 +1,14 @@
 """The fetch sessions of a broker, at most `slots` of them. A pure module.
 
-A new session may take the place of another one, by Kafka's rules:
+By Kafka's rules, a new session may take the place of
 
-1. of the one that was not used for the longest time, if that is more than two minutes;
-2. of a client's session, if the new one is a follower's;
-3. of one with fewer partitions, if that one began more than two minutes ago. A follower's session is never taken by a
-   client's.
+1. the session that was not used for the longest time, if that is more than two minutes;
+2. a client's session, if the new one is a follower's;
+3. a session with fewer partitions that began more than two minutes ago. A client's session never takes the place of a
+   follower's.
 
-Without a place there is no session: the answer has the id 0, and the client names all partitions again. The same holds
-if all sessions together would have too many partitions, because a client may name partitions that do not exist.
+Without a free place there is no session: the answer has the id 0, and the client names all partitions again. The same
+holds if all sessions together would have too many partitions, because a client may name partitions that do not exist.
 """
 
 from bisect import bisect_left, insort
@@ -68,7 +68,7 @@ class SessionCache:
         return session_id
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
-        """A session is used. Its number of partitions may have changed. If there are too many now, the session ends."""
+        """A session is used. Its number of partitions may have changed. With too many in all, the session ends."""
         session.used_ms = now_ms
         self._sessions.move_to_end(session.id)
         old, value = self._values.get(session.id), _Value(session.is_privileged, len(session), session.id)

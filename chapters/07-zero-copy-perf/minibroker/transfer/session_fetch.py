@@ -1,13 +1,14 @@
-"""The filter before Fetch that knows sessions: it asks the handler of chapter 03 only for what may have news.
+"""The filter before Fetch that knows sessions: it asks chapter 03's handler only for partitions that may have news.
 
     request ──▶ session: update positions ──▶ partitions that are due ──▶ Fetch of chapter 03 ──▶ news only ──▶ answer
                                                    └ none, or too few bytes: wait until one of the partitions changes
 
-The handler does not know of it. It gets a request that names all partitions to read, and that belongs to no session. A
+The handler does not know of sessions. It gets a request that names all partitions to read, and has no session. A
 consumer's request waits here, with its session as the only key. So a request of a thousand idle partitions takes one
 entry in the table of waiting requests, and not a thousand.
 
-A quota may forbid an answer (`Limit`). Then an empty answer is sent, and the session counts nothing of it as told.
+A quota may forbid an answer (`Limit`). Then an empty answer is sent, and the session counts nothing of the forbidden
+one as told.
 """
 
 import copy
@@ -47,7 +48,7 @@ class Limit(Protocol):
 
 
 class SessionFetch:
-    """Fetch with sessions. It is called with the handler that knows none."""
+    """Fetch with sessions. It is called with the handler of Fetch, which knows no sessions."""
 
     def __init__(
         self,

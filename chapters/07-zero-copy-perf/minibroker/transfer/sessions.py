@@ -7,10 +7,10 @@
 
 A partition has news if it has records, an error, or offsets that differ from those that the client was told. Kafka
 looks at all partitions of a session to find them. Here a session watches its partitions, and one that may have news is
-*due*. A partition is due from the moment at which its reader moves or its log changes, until a read finds no news and
-the end of the log. So the cost of a fetch depends on the partitions that are due, and not on those that are idle.
+*due*. A partition is due from the moment at which its reader moves or its log changes, until a read reaches the end of
+the log and finds no news. So the cost of a fetch depends on the partitions that are due, not on those that are idle.
 
-A follower's fetch must reach every partition, because the leader measures by it how far the follower is. So the
+A follower's fetch must reach every partition, because it tells the leader how far the follower has come. So the
 partitions of a follower's session are not watched, and all are read.
 """
 
@@ -116,7 +116,7 @@ class FetchSession:
         """Apply a request. Return the partitions that were forgotten."""
         is_committed_only = request.isolation_level == READ_COMMITTED
         if is_committed_only != self._is_committed_only:
-            # The end up to which the client reads is another one, so every partition may have news.
+            # The client now reads up to another offset in each partition, so every partition may have news.
             self._is_committed_only = is_committed_only
             self._due |= dict.fromkeys(self)
         for topic in request.topics:
@@ -153,7 +153,7 @@ class FetchSession:
         return len(self._due)
 
     def news(self, responses: Sequence[FetchableTopicResponse]) -> list[FetchableTopicResponse]:
-        """What the client must be told of the partitions that were read. One that was read to the end is not due."""
+        """What the client must be told of the partitions that were read. Partitions read to the end are not due."""
         found = []
         for topic in responses:
             news = [it for it in topic.partitions if self._is_news(topic, it)]
@@ -172,7 +172,7 @@ class FetchSession:
         return False
 
     def on_told(self, responses: Sequence[FetchableTopicResponse]) -> None:
-        """The client is told of this news. What was told goes to the end of the queue, so that all have their turn."""
+        """The client is told of this news. Its partitions go to the end of the queue, so that all have their turn."""
         for topic in responses:
             for data in topic.partitions:
                 known = self._known(topic, data)
@@ -188,7 +188,7 @@ class FetchSession:
         self._due[partition] = None
 
     def _known(self, topic: FetchableTopicResponse, data: PartitionData) -> CachedPartition | None:
-        # A topic that is wanted by its id has its name in the response, too. In the key it has one of them.
+        # A topic that is wanted by its id has its name in the response, too. The key has only one of the two.
         name = "" if self.uses_topic_ids else topic.topic
         return self._partitions.get((name, bytes(topic.topic_id), data.partition_index))
 

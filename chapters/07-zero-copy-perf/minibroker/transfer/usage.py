@@ -74,7 +74,7 @@ class Usage:
 
     @property
     def full_s(self) -> float:
-        """The seconds over which a rate is a mean."""
+        """The seconds over which a rate is averaged."""
         return self._windows.full_s
 
     def set_quotas(self, quotas: Quotas) -> None:

@@ -29,7 +29,7 @@ class DeleteRecordsPartitionResult(Struct):
     """The result for one partition."""
 
     partition_index: int = int32(about="the partition")
-    low_watermark: int = int64(about="the first offset that any replica still has, -1 with an error")
+    low_watermark: int = int64(about="the lowest log start offset of the in-sync replicas, -1 with an error")
     error_code: int = int16(about="0, or why nothing was deleted")
 
 

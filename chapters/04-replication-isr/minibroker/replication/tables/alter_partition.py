@@ -62,7 +62,7 @@ class PartitionAltered(Struct):
         ignorable=True,
         about="1 while the leader recovers from an unclean election, or else 0",
     )
-    partition_epoch: int = int32(default=0, about="the partition's version")
+    partition_epoch: int = int32(default=0, about="the partition epoch")
 
 
 class TopicAltered(Struct):

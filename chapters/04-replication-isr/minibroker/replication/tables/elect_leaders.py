@@ -1,4 +1,4 @@
-"""ElectLeaders (key 43): elects the preferred leader of partitions, or any live leader. A pure module.
+"""ElectLeaders (key 43): elects the preferred leader of partitions, or any live replica. A pure module.
 
 Version 1 adds unclean elections (KIP-460): a live replica outside the ISR becomes leader, and the records that it lacks
 are lost.

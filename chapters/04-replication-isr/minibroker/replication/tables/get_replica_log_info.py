@@ -1,4 +1,4 @@
-"""GetReplicaLogInfo (key 93): where the logs of a replica end, for an unclean election (KIP-966). A pure module."""
+"""GetReplicaLogInfo (key 93): where a broker's logs end, for an unclean election (KIP-966). A pure module."""
 
 from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, int64, uuid

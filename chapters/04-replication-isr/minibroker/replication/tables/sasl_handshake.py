@@ -1,7 +1,7 @@
 """SaslHandshake (key 17): a client chooses the mechanism of its login. A pure module.
 
-After version 1 the messages of the mechanism follow in SaslAuthenticate (KIP-152). After version 0 they would follow
-without a header, and a broker would have to read the same connection in two ways.
+After a handshake of version 1, the messages of the mechanism follow in SaslAuthenticate (KIP-152). After one of
+version 0 they would follow without a header, and a broker would have to read the same connection in two ways.
 """
 
 from minibroker.wire.apis import declare

@@ -15,7 +15,7 @@ class UnregisterBrokerResponse(Response, key=64, versions="0", flexible="0+"):
 
     throttle_time_ms: int = int32(default=0, about="how long the client should pause")
     error_code: int = int16(default=0, about="0, or why the broker was not removed")
-    error_message: str | None = string(nullable="0+", default=None, about="in words")
+    error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")
 
 
 declare(UnregisterBrokerRequest, UnregisterBrokerResponse)

@@ -33,7 +33,7 @@ class AddRaftVoterResponse(Response, key=80, versions="0-1", flexible="0+"):
 
     throttle_time_ms: int = int32(default=0, about="how long the client should pause")
     error_code: int = int16(default=0, about="0, or why the voter was not added")
-    error_message: str | None = string(nullable="0+", default=None, about="in words")
+    error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")
 
 
 declare(AddRaftVoterRequest, AddRaftVoterResponse)

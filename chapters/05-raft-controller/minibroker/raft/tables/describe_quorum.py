@@ -45,7 +45,9 @@ class QuorumPartitionResult(Struct):
 
     partition_index: int = int32(about="the partition, 0")
     error_code: int = int16(about="0, or why the state is not known")
-    error_message: str | None = string(versions="2+", nullable="2+", default=None, ignorable=True, about="in words")
+    error_message: str | None = string(
+        versions="2+", nullable="2+", default=None, ignorable=True, about="the error in words, or null"
+    )
     leader_id: int = int32(about="the leader, -1 if there is none")
     leader_epoch: int = int32(about="the epoch")
     high_watermark: int = int64(about="every record before this offset is committed")
@@ -79,7 +81,9 @@ class DescribeQuorumResponse(Response, key=55, versions="0-2", flexible="0+"):
     """The state of the quorum."""
 
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
-    error_message: str | None = string(versions="2+", nullable="2+", default=None, ignorable=True, about="in words")
+    error_message: str | None = string(
+        versions="2+", nullable="2+", default=None, ignorable=True, about="the error in words, or null"
+    )
     topics: list[QuorumTopicResult] = array(QuorumTopicResult, default=(), about="the log")
     nodes: list[QuorumNode] = array(QuorumNode, versions="2+", default=(), ignorable=True, about="the voters")
 

@@ -13,7 +13,7 @@ class ListTransactionsRequest(Request, key=66, versions="0-2", flexible="0+"):
     state_filters: list[str] = array(string, default=(), about="only ids in these states; none means all")
     producer_id_filters: list[int] = array(int64, default=(), about="only these producer ids; none means all")
     duration_filter: int = int64(
-        versions="1+", default=-1, about="only transactions that are open for longer than this, in ms; below 0 all"
+        versions="1+", default=-1, about="only transactions that are open for longer than this, in ms; all if below 0"
     )
     transactional_id_pattern: str | None = string(
         versions="2+", nullable="2+", default=None, about="only ids that match this regular expression as a whole"
