@@ -156,17 +156,17 @@ def rebalance_and_commit(address: str, begun: Callable[[], object], rebalanced: 
         config = MemberConfig("shop", ("orders",), heartbeat_interval_ms=100)
         members: list[GroupConsumer] = []
 
-        def have(*counts: int) -> bool:
+        def have_equal_shares() -> bool:
             for member in members:
                 member.poll(0)
-            return tuple(len(member.assignment) for member in members) == counts
+            return {len(member.assignment) for member in members} == {2 // len(members)}
 
         with ExitStack() as stack:
-            for counts in ((2,), (1, 1)):
+            for then in (begun, rebalanced):
                 member = GroupConsumer(client, config, protocol=GroupProtocol.CLASSIC, enable_auto_commit=False)
                 members.append(stack.enter_context(member))
-                until(lambda counts=counts: have(*counts), f"the members have {counts} partitions")
-                (begun if len(members) == 1 else rebalanced)()
+                until(have_equal_shares, "each member has as many partitions as the others")
+                then()
             member.commit({member.assignment[0]: 0})
 
 
