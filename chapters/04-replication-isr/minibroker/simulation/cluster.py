@@ -300,7 +300,8 @@ class ClusterWorld(World):
                 host.disk.limit(number % 1000)
             else:
                 # A fault of the storm may start this node later. Until the return it must stay down.
-                self._stop(host, partial(setattr, host, "is_off", True), is_clean=how == 0)
+                host.is_off = True
+                self._stop(host, lambda: None, is_clean=how == 0)
         self.run_until(self._running if how == 0 else str, limit_ms=self.scheduler.now_ms + CALM_MS_MAX)
         self.scheduler.run(self.scheduler.now_ms + (FULL_MS if how == 2 else 500))
         acks = self.history.acks
