@@ -16,7 +16,6 @@ CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.executor.memory": "512m",
-    "spark.log.level": "OFF",
 }
 
 
