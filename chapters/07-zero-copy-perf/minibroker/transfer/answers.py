@@ -152,7 +152,7 @@ class Answers:
     def _advance(self) -> None:
         """Send the answers at the head of the line that are ready. Answers that come together are sent together."""
         outbox, line = self._outbox, self._line
-        while outbox.sending is None and (reply := line.take()) is not None:
+        while line and outbox.sending is None and (reply := line.take()) is not None:
             self._take(reply)
         if not line or outbox.sending is not None:
             outbox.flush()
