@@ -421,6 +421,16 @@ def test_a_follower_rolls_where_its_leader_does_in_the_middle_of_a_fetch() -> No
     assert values(follower) == numbers(0, 30)
 
 
+def test_a_follower_whose_flush_fails_does_not_write_the_same_batches_again() -> None:
+    fetched = memoryview(b"".join(it.read() for it in _slices(log_of(30))))
+    files = MemoryFiles()
+    follower = SegmentedLog.open(files, DIRECTORY, replace(SMALL, flush_messages=1))
+    files.fsync_error = OSError(errno.EIO, "input/output error")
+    with pytest.raises(LogOffline, match="a flush failed"):
+        follower.append_as_follower(fetched)
+    assert values(follower) == numbers(0, follower.log_end_offset)
+
+
 def _slices(log: SegmentedLog) -> list[FileSlice]:
     """The whole log, a slice for each segment."""
     return [log.read(it.base_offset, bytes_max=10_000) for it in log.segments]
