@@ -142,8 +142,8 @@ def case(context: Context, peer: Peer, work: Work, *settings: str, name: str = "
     def check() -> None:
         if work.groups:
             load.run("leave")
-        # A client that lost records would look fast. Old segments may be gone, but offsets still count them. With acks=0
-        # the client does not wait, so the last records may still be on their way.
+        # A client that lost records would look fast. Old segments may be gone, but offsets still count them.
+        # With acks=0 the client does not wait, so the last records may still be on their way.
         expected = work.records + (0 if work.groups else _PRIMING)
         until(lambda: found() >= expected, f"{peer.name} has all {expected} records that were produced")
         assert found() == expected, f"{peer.name}: {expected} records were produced, the topic has {found()}"
