@@ -339,8 +339,8 @@ def _run_all(parts: dict[str, Sequence[str]], seed: int, *, history: TextIO | No
             enter()
         print(f"chaos: {len(names)} cycles, links are cut by the {links}", flush=True)
         path = Path(tempfile.mkdtemp(prefix="chaos-"))
-        settings = partial(run, is_remote=links == "kernel", history=history, **others)
-        settings(path, names, seed=seed, say=_say, report=report, watch=watch)
+        others |= {"report": report, "watch": watch, "is_remote": links == "kernel", "history": history}
+        run(path, names, seed=seed, say=_say, **others)
         if report.is_well:
             shutil.rmtree(path)
         else:
