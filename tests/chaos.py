@@ -19,6 +19,7 @@ run ends with the report so far (`chaos_watch`).
 
 `--history FILE` keeps what was sent and acknowledged, as JSON lines (`chaos_report` describes them). With `--audit` the
 pipeline audit on Spark reads that file at the end of each cluster, and must count what this checker counts.
+`--pause-ms 0.2 --no-groups` makes a million records in some minutes.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, NamedTuple, TextIO
 
 from brokers import unique
 from chaos_report import Audit, Counts, Cycle, Outcome, RecordingSender, Report, audit_difference
@@ -62,6 +63,17 @@ AUDIT_S_MAX = 5 * WAIT_S_MAX
 
 Say = Callable[[str], None]
 _FAILURES = (AssertionError, ClientError, KafkaException, OSError)  # a TimeoutError is an OSError
+
+
+class Load(NamedTuple):
+    """What the clients do while the nodes fail."""
+
+    pause_s: float = 0.005
+    """Half the time between two records of a partition."""
+    has_groups: bool = True
+
+
+LOAD = Load()
 
 
 class PatientNode(FailingNode):
@@ -119,13 +131,22 @@ class Chaos:
     """The cycles with one cluster, which add to a report."""
 
     def __init__(
-        self, cluster: FailingCluster, report: Report, watch: Watch, *, seed: int, say: Say, history: TextIO | None
+        self,
+        cluster: FailingCluster,
+        report: Report,
+        watch: Watch,
+        *,
+        seed: int,
+        say: Say,
+        history: TextIO | None,
+        load: Load,
     ) -> None:
         self._cluster = cluster
         self._watch = watch
         self._chance = random.Random(seed)
         self._say = say
         self._history = history
+        self._load = load
         self._report = report
         self._groups: dict[str, History] = {}
         self._counts = Counts()
@@ -135,10 +156,10 @@ class Chaos:
         self._begin("the beginning", CYCLE_S_MAX)
         topic = self._cluster.create(unique("chaos"), REPLICAS, min_insync_replicas=2)
         # A client with long timeouts would wait longer for a dead node than the cluster needs.
-        load = {"partitions": len(REPLICAS), "pause_s": 0.005, "timeout_ms": 1000}
+        load = {"partitions": len(REPLICAS), "pause_s": self._load.pause_s, "timeout_ms": 1000}
         with ExitStack() as stack:
-            grouped = crews_of_each_kind(self._cluster.bootstrap, [topic], unique, is_orderly=False)
-            crews = stack.enter_context(grouped)
+            grouped = partial(crews_of_each_kind, self._cluster.bootstrap, [topic], unique, is_orderly=False)
+            crews = stack.enter_context(grouped()) if self._load.has_groups else {}
             self._groups = {kind: crew.history for kind, crew in crews.items()}
             reader = stack.enter_context(Reader(self._cluster, topic))
             sender = stack.enter_context(RecordingSender(self._cluster, topic, self._history, **load))
@@ -241,6 +262,7 @@ def run(
     is_remote: bool = False,
     history: TextIO | None = None,
     audits: bool = False,
+    load: Load = LOAD,
 ) -> Report:
     """Play scenarios on a cluster of their own; return the report."""
     found = Report() if report is None else report
@@ -249,7 +271,7 @@ def run(
     with kernel() if is_remote else ProxiedCluster(path, *SETTINGS, is_proxied=True) as cluster:
         watched.look_at(cluster)
         before, begun = found.total, history.tell() if history is not None else 0
-        Chaos(cluster, found, watched, seed=seed, say=say, history=history).run(names)
+        Chaos(cluster, found, watched, seed=seed, say=say, history=history, load=load).run(names)
         if audits and history is not None:
             watched.begin("the audit", AUDIT_S_MAX)
             difference = audit_difference(cluster.bootstrap, history, begun, found.total.plus(before, sign=-1))
@@ -291,6 +313,8 @@ def main() -> None:
     parser.add_argument("--scenario", action="append", choices=SCENARIOS, metavar="NAME", help="may be given again")
     parser.add_argument("--list", action="store_true", help="name the scenarios, and do nothing")
     parser.add_argument("--links", choices=("both", "proxy", "kernel"), default="both", help="what cuts them")
+    parser.add_argument("--pause-ms", type=float, default=1000 * LOAD.pause_s, help="half the time between two records")
+    parser.add_argument("--no-groups", action="store_true", help="no groups read, which allows more records a second")
     parser.add_argument("--history", type=Path, metavar="FILE", help="keep what was sent and acknowledged")
     parser.add_argument("--audit", action="store_true", help="compare with the audit on Spark; needs --history")
     options = parser.parse_args()
@@ -299,13 +323,15 @@ def main() -> None:
         return
     names = plan(options.scenario or list(SCENARIOS), cycles=options.cycles, seed=options.seed)
     with options.history.open("w") if options.history else nullcontext() as history:
-        report = _run_all(shares(names, options.links), options.seed, history, audits=options.audit)
+        load = Load(options.pause_ms / 1000, has_groups=not options.no_groups)
+        settings = {"history": history, "audits": options.audit, "load": load}
+        report = _run_all(shares(names, options.links), options.seed, **settings)
     print(report.text(), flush=True)
     # A client that did not close would keep the interpreter from ending.
     os._exit(not report.is_well)
 
 
-def _run_all(parts: dict[str, Sequence[str]], seed: int, history: TextIO | None, *, audits: bool) -> Report:
+def _run_all(parts: dict[str, Sequence[str]], seed: int, *, history: TextIO | None, **others: Any) -> Report:
     report = Report()
     watch = Watch(_say, partial(_end_early, report, history), is_last=True)
     for links, names in parts.items():
@@ -313,7 +339,7 @@ def _run_all(parts: dict[str, Sequence[str]], seed: int, history: TextIO | None,
             enter()
         print(f"chaos: {len(names)} cycles, links are cut by the {links}", flush=True)
         path = Path(tempfile.mkdtemp(prefix="chaos-"))
-        settings = partial(run, is_remote=links == "kernel", history=history, audits=audits)
+        settings = partial(run, is_remote=links == "kernel", history=history, **others)
         settings(path, names, seed=seed, say=_say, report=report, watch=watch)
         if report.is_well:
             shutil.rmtree(path)

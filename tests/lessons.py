@@ -27,7 +27,7 @@ import spark_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 SHELLS_BY_ANOTHER_NAME = {"bash", "shell", "zsh", "shell-session", "shellsession", "terminal"}
-COMMAND_SECONDS_MAX = 120
+COMMAND_SECONDS_MAX = 300
 
 FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<ticks>`{3,}|~{3,})(?P<info>[^`]*)$")
 TITLE = re.compile(r'title="([^"]+)"')

@@ -41,7 +41,6 @@ CONF = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.streaming.minBatchesToRetain": "5",
-    "spark.log.level": "OFF",
 }
 
 _PROCESSES = Path("/proc")

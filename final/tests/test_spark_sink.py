@@ -48,6 +48,7 @@ pytest_plugins = ["clients_fixtures", "spark_fixtures"]
 pytestmark = pytest.mark.xdist_group("spark")
 
 PRODUCE = 0
+SECONDS_MAX = 120
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 Row = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
@@ -446,7 +447,8 @@ def test_rows_go_through_a_batch_and_a_stream_whose_tasks_fail_and_that_is_start
             raise RuntimeError("the first attempt dies when most of its rows have been sent")
         return key.ljust(50_000)
 
-    # The sink gets ten rows at a time, so that it has sent megabytes before the task fails.
+    # The sink gets ten rows at a time, so that it has sent megabytes before the task fails. Its input then ends as if
+    # it were complete: without the guard of `whole_input`, it commits that part, and the next attempt is refused.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     for count, delivery in ((300, "at-least-once"), (600, "exactly-once")):
         if count > 300:
@@ -457,7 +459,7 @@ def test_rows_go_through_a_batch_and_a_stream_whose_tasks_fail_and_that_is_start
         writer = writer.format("minibroker").trigger(availableNow=True).options(topic=copy, delivery=delivery)
         writer = writer.option("kafka.bootstrap.servers", broker.address)
         query = begin(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(SECONDS_MAX)
         numbers = [int(value or b"") for _, _, value, _ in written(broker, copy)]
         assert sorted(numbers) == list(range(count)), "each row once, although a task has failed and was run again"
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")

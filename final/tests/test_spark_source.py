@@ -155,6 +155,7 @@ def test_wrong_options_and_missing_topics_are_one_clear_line(topics: "Topics") -
         with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as caught:
             topics.read(topic, **options).collect()
         assert told in str(caught.value)
+        assert str(caught.value).count('File "') == 1, "where it was raised does not help the user"
 
 
 def test_a_stream_through_limits_restarts_new_partitions_deleted_topics_and_deleted_records(

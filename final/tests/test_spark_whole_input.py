@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from minibroker.spark.whole_input import InputCut, whole
+from minibroker.spark.whole_input import InputCut, InputHidden, whole
 
 
 def main(infile: io.BufferedReader) -> list[int]:
@@ -29,5 +29,8 @@ def test_rows_that_end_with_the_stream_are_refused() -> None:
             main(infile)  # type: ignore[arg-type]
 
 
-def test_outside_of_a_worker_there_is_nothing_to_look_at() -> None:
-    assert list(whole(iter([1, 2]))) == [1, 2]
+def test_without_the_stream_of_a_worker_nothing_is_read() -> None:
+    rows = iter([1, 2])
+    with pytest.raises(InputHidden, match=r"^delivery: exactly-once does not work with this version of PySpark"):
+        next(whole(rows))
+    assert list(rows) == [1, 2]

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from log_cases import each_case
 from segments_model import batch_of, read_on, values_batch
 
-from minibroker.log.batch import batches, read_header, stamp
+from minibroker.log.batch import BatchHeader, batches, read_header, stamp
 from minibroker.log.disk import OSFiles
 from minibroker.log.errors import CorruptBatch, LogOffline, OffsetOutOfRange, StorageError
+from minibroker.log.interfaces import FileSlice
+from minibroker.log.logfile import LogFile
 from minibroker.log.memory import MemoryFiles
 from minibroker.log.record import Record
 from minibroker.segments.config import LogConfig
@@ -383,6 +385,55 @@ def test_a_follower_refuses_a_flipped_bit_and_a_decreasing_offset() -> None:
     with pytest.raises(CorruptBatch, match="base offset 0, expected 5"):
         log.append_as_follower(memoryview(values_batch(b"again")))
     assert values(log) == numbers(0, 5)
+
+
+def test_a_follower_writes_the_batches_of_a_fetch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[int] = []
+    write = LogFile.write
+
+    def counted(tail: LogFile, data: bytearray | memoryview, header: BatchHeader) -> None:
+        writes.append(len(data))
+        write(tail, data, header)
+
+    log = log_of(1, LogConfig())
+    fetched = log_of(20, LogConfig()).read(1, bytes_max=10_000).read()
+    monkeypatch.setattr(LogFile, "write", counted)
+    log.append_as_follower(memoryview(fetched))
+    assert writes == [len(fetched)]
+    assert values(log) == numbers(0, 20)
+
+
+def test_a_follower_keeps_the_batches_before_a_damaged_one() -> None:
+    for config in (SMALL, LogConfig()):
+        fetched = bytearray(b"".join(it.read() for it in _slices(log_of(6, config))))
+        fetched[-1] ^= 1
+        log = SegmentedLog.open(MemoryFiles(), DIRECTORY, config)
+        with pytest.raises(CorruptBatch, match="crc"):
+            log.append_as_follower(memoryview(fetched))
+        assert values(log) == numbers(0, 5)
+
+
+def test_a_follower_rolls_where_its_leader_does_in_the_middle_of_a_fetch() -> None:
+    leader = log_of(30)
+    follower = SegmentedLog.open(MemoryFiles(), DIRECTORY, SMALL)
+    follower.append_as_follower(memoryview(b"".join(it.read() for it in _slices(leader))))
+    assert [it.base_offset for it in follower.segments] == [it.base_offset for it in leader.segments]
+    assert values(follower) == numbers(0, 30)
+
+
+def test_a_follower_whose_flush_fails_does_not_write_the_same_batches_again() -> None:
+    fetched = memoryview(b"".join(it.read() for it in _slices(log_of(30))))
+    files = MemoryFiles()
+    follower = SegmentedLog.open(files, DIRECTORY, replace(SMALL, flush_messages=1))
+    files.fsync_error = OSError(errno.EIO, "input/output error")
+    with pytest.raises(LogOffline, match="a flush failed"):
+        follower.append_as_follower(fetched)
+    assert values(follower) == numbers(0, follower.log_end_offset)
+
+
+def _slices(log: SegmentedLog) -> list[FileSlice]:
+    """The whole log, a slice for each segment."""
+    return [log.read(it.base_offset, bytes_max=10_000) for it in log.segments]
 
 
 # A disk that fails

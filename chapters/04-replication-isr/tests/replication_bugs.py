@@ -207,7 +207,7 @@ BUGS = (
     _bug(
         "a follower cuts at its watermark (KIP-101)", (Replica, "_follow", _follow_from_watermark), seed=2, invariant=1
     ),
-    _bug("diverging logs are not noticed", (Replica, "diverging_epoch", _never_diverges), seed=3, invariant=None),
+    _bug("diverging logs are not noticed", (Replica, "diverging_epoch", _never_diverges), seed=3, invariant=11),
     _bug(
         "two failovers, one comparison (KIP-279)", (follower, "common_end", _end_of_leaders_epoch), seed=99, invariant=0
     ),

@@ -187,7 +187,7 @@ BUGS = (
         seed=2,
         invariant=None,
     ),
-    _cluster("a full disk costs a node its place", (disk, "loses_records", _always), seed=18, invariant=0),
+    _cluster("a full disk costs a node its place", (disk, "loses_records", _always), seed=40, invariant=0),
     _cluster(
         "no replica is eligible after the last one in sync",
         (eligible, "is_enabled", _never),

@@ -14,7 +14,8 @@ from simulation_claims import check_found, check_one_trace, check_seeds, check_s
 from simulation_planted import Bug
 
 from minibroker.metadata.placement import place
-from minibroker.simulation.cluster import RACK_LOST
+from minibroker.simulation.cluster import COME_BACK, RACK_LOST
+from minibroker.simulation.faults import Fault
 from minibroker.simulation.host import DISK_UNREADABLE
 from minibroker.simulation.world import World
 
@@ -45,6 +46,20 @@ def test_replicas_are_on_as_many_racks_as_possible_when_racks_are_lost() -> None
     assert summary.states[RACK_LOST]
     without_racks = (racks_world, "place_on_racks", place)
     check_found(Bug.in_world(racks_world.World, "racks do not count", without_racks, seed=RACKS_SEED, invariant=None))
+
+
+def test_no_earlier_fault_starts_a_node_while_the_whole_cluster_is_down() -> None:
+    """Neither a node that is to return later nor one that stops already is up again before the others."""
+    storm_ms = controller_world.World.STORM_MS
+    earlier = {
+        "returns six seconds later": Fault(storm_ms - 2000, "stop all", (1, 0)),
+        "stops already": Fault(storm_ms - 20, "leave", (0,), 963),
+    }
+    for name, fault in earlier.items():
+        with case(name):
+            outcome = controller_world.World(1, faults=[fault, Fault(storm_ms, "comeback", (0, 1))]).run()
+            assert outcome.violation is None
+            assert outcome.states[COME_BACK] == 1
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)

@@ -534,9 +534,11 @@ class Broker(Node):
             return
         wanted: dict[int, list[tuple[TopicPartition, Position]]] = {}
         for name, it in self.copies.items():
-            position = it.replica.position()
-            if position is not None and position.leader not in self._fetching:
-                wanted.setdefault(position.leader, []).append((name, position))
+            following = it.replica.following
+            if following is not None and following.leader not in self._fetching:
+                position = it.replica.position()
+                if position is not None:
+                    wanted.setdefault(position.leader, []).append((name, position))
         for leader, positions in wanted.items():
             self._fetch_from(leader, FetchAll(self.node_id, self.broker_epoch, tuple(positions), 1 << 20))
 
@@ -673,12 +675,18 @@ class Broker(Node):
 
     def _check_replay(self) -> None:
         """The live state of every coordinator is what another node would load from its log."""
+        shadows = self._shadows
         for coordinators in (self.coordinators, self.transactions):
             for name, coordinator in coordinators._coordinators.items():
+                shadow = shadows.get(name)
+                if shadow is not None and shadow.live is not coordinator.shard:
+                    shadow = None
+                # Most events append nothing, and then there is nothing to replay.
+                if shadow is not None and shadow.end == shadow.log.log_end_offset:
+                    continue
                 if coordinator._state is State.ACTIVE and not coordinator._collected:
-                    shadow = self._shadows.get(name)
-                    if shadow is None or shadow.live is not coordinator.shard:
-                        shadow = self._shadows[name] = Shadow(self, name, coordinators, coordinator)
+                    if shadow is None:
+                        shadow = shadows[name] = Shadow(self, name, coordinators, coordinator)
                     shadow.check()
 
 
@@ -692,7 +700,9 @@ class Shadow:
         self.live = coordinator.shard
         self._shard = coordinators.new_shard()
         self._replica = node.copies[name].replica
-        self._end = 0
+        self.log = self._replica.log
+        self.end = 0
+        """How much of the log is replayed."""
         node.world.trace.happened(node.name, NOTE, f"coordinates {name.directory}")
         node.world.states.reach("coordinator loaded")
         if isinstance(self.live, TransactionShard) and any(
@@ -702,10 +712,8 @@ class Shadow:
 
     def check(self) -> None:
         """Replay what is new, and compare."""
-        if self._end == self._replica.log.log_end_offset:
-            return
         touched: set[str] = set()
-        for batch in read_batches(self._replica, self._end, self._replica.log.log_end_offset):
+        for batch in read_batches(self._replica, self.end, self.log.log_end_offset):
             for record in batch.records():
                 replay_record(self._shard, batch.header, record)
                 if batch.header.is_control:
@@ -713,7 +721,7 @@ class Shadow:
                 else:
                     found = self._shard.decode(record.key, record.value)
                     touched.add(found.transactional_id if hasattr(found, "transactional_id") else found.key.group_id)
-        self._end = self._replica.log.log_end_offset
+        self.end = self.log.log_end_offset
         for key in sorted(touched):
             found = self._difference(key)
             if found:

@@ -1,7 +1,7 @@
 """Fetch a log from its start in three ways: copied, sent by the kernel, and written from mapped pages.
 
 The log is in the page cache, and the client only counts bytes. The limit to compare with reads blocks of a file and
-sends them. Sizes below 32 KiB are always copied.
+sends them. Sizes up to 64 KiB are always copied.
 """
 
 from functools import partial

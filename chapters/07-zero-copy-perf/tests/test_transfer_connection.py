@@ -1,6 +1,7 @@
 """The fast connection without a socket: how bytes become frames, and when it stops reading."""
 
 import asyncio
+import gc
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from minibroker.partitions.registry import Session
 from minibroker.partitions.server import Limits, Server
 from minibroker.transfer.buffers import INBOX_BYTES
 from minibroker.transfer.connection import FastConnection, fast_connection
+from minibroker.transfer.line import LINE_MAX
 from minibroker.transfer.sending import Transfer
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.headers import frame_request
@@ -253,7 +255,7 @@ def test_batches_are_appended_while_earlier_ones_are_copied_by_followers(monkeyp
 def test_only_some_answers_stand_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(made: MemoryBroker) -> None:
         wire, followers = Wire(made), Followers(made, monkeypatch)
-        count = 100
+        count = 2 * LINE_MAX
         for number in range(count):
             await wire.give(safely_produced(number))
         appended = made.store.partition("orders", 0).log_end_offset
@@ -266,6 +268,22 @@ def test_only_some_answers_stand_in_line(monkeypatch: pytest.MonkeyPatch) -> Non
         await followers.copy(count)
         assert wire.socket.correlation_ids() == list(range(count))
         assert wire.socket.is_reading_now
+
+    run(test)
+
+
+def test_a_request_that_waited_leaves_nothing_to_the_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, followers = Wire(made), Followers(made, monkeypatch)
+        await wire.give(safely_produced(0))
+        await followers.copy(1)
+        gc.collect()
+        gc.disable()
+        for number in range(1, 20):
+            await wire.give(safely_produced(number))
+            await followers.copy(number + 1)
+        assert gc.collect() == 0
+        gc.enable()
 
     run(test)
 

@@ -35,7 +35,6 @@ MASTER_S_MAX = 5
 BATCH_S_MAX = 10  # how long Ctrl-C waits for the current batch
 
 QUIET = {
-    "spark.log.level": "OFF",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",

@@ -1,6 +1,26 @@
 """The errors of the Spark connector, each one line, which Spark shows below a traceback. A pure module."""
 
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
 from minibroker.log.errors import ExpectedError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def shown_plainly(hook: Callable[P, T]) -> Callable[P, T]:
+    """Decorate what Spark calls: an expected error keeps its line, and loses the frames, which Spark would all show."""
+
+    @wraps(hook)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return hook(*args, **kwargs)
+        except ExpectedError as error:
+            raise error.with_traceback(None) from None
+
+    return call
 
 
 class ConnectorError(ExpectedError):

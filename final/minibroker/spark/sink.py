@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType
 
 from minibroker.spark import exactly_once, writing
-from minibroker.spark.errors import ConnectorError, InvalidOption
+from minibroker.spark.errors import ConnectorError, InvalidOption, shown_plainly
 from minibroker.spark.options import WriteOptions
 from minibroker.spark.progress import Ticket
 from minibroker.spark.whole_input import whole
@@ -87,6 +87,7 @@ class _Writer:
         self._delivery = writing.delivery_of(options)
         self._prefix = options.transactional_id_prefix if options.is_exactly_once else None
 
+    @shown_plainly
     def _write(self, rows: "Iterator[pa.RecordBatch]") -> Written:
         if self._prefix is None:
             return Written(*writing.write(rows, self._delivery, topic=self._topic))
@@ -94,6 +95,7 @@ class _Writer:
         done, written = exactly_once.write_once(whole(rows), self._delivery, topic=self._topic, ticket=ticket)
         return Written(*written, ticket, done.is_known_run)
 
+    @shown_plainly
     def _check(self, messages: list[Any]) -> None:
         """In the first batch of a run, look for rows that an earlier run committed from other Spark partitions."""
         tickets = [it.ticket for it in messages if it is not None and it.ticket is not None]

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from minibroker.log.clock import precise_ms
 from minibroker.spark.connecting import demand_broker
-from minibroker.spark.errors import InvalidOption
+from minibroker.spark.errors import InvalidOption, shown_plainly
 from minibroker.spark.filters import Pushed
 from minibroker.spark.offsets import (
     IDS,
@@ -77,6 +77,7 @@ class MinibrokerSource(DataSource):
         """The name for `format(...)`."""
         return "minibroker"
 
+    @shown_plainly
     def schema(self) -> StructType:
         """Return the columns of Spark's Kafka connector. Spark calls this first, for a batch and for a stream."""
         # It is not known yet whether this is a batch or a stream. Options that both refuse are refused here, at load().
@@ -85,18 +86,21 @@ class MinibrokerSource(DataSource):
         has_headers = ReadOptions.parse(self.options, mode).includes_headers
         return StructType([*COLUMNS.fields, HEADERS]) if has_headers else COLUMNS
 
+    @shown_plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader of a batch."""
         options = ReadOptions.parse(self.options, BATCH)
         self._check_schema(schema)
         return FilteringReader(options) if _is_pushing() else BatchReader(options)
 
+    @shown_plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Make the reader of a stream."""
         options = ReadOptions.parse(self.options, STREAM)
         self._check_schema(schema)
         return StreamReader(options)
 
+    @shown_plainly
     def writer(self, schema: StructType, overwrite: bool) -> "DataSourceWriter":
         """Make the writer of a batch."""
         from minibroker.spark.sink import BatchWriter  # noqa: PLC0415 - a query that reads does not need it
@@ -110,6 +114,7 @@ class MinibrokerSource(DataSource):
         demand_broker(options.client)
         return writer
 
+    @shown_plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamWriter":  # noqa: N802
         """Make the writer of a stream."""
         from minibroker.spark.sink import StreamWriter  # noqa: PLC0415
@@ -143,6 +148,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._pushed = Pushed()
 
+    @shown_plainly
     def partitions(self) -> list[InputPartition]:
         """Return the splits; later records do not change their offsets."""
         cluster = Cluster(self._options)
@@ -191,12 +197,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offsets | None = None
         self._triggered_ms: float | None = None
 
+    @shown_plainly
     def initialOffset(self) -> Document:  # noqa: N802
         """Return the start of a query without a checkpoint; Spark asks twice and expects the same answer."""
         if self._initial is None:
             self._initial = to_document(self._cluster.starts(self._cluster.demand()))
         return self._initial
 
+    @shown_plainly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Remember the present ends of the logs; later records are left to another run."""
         self._target = self._cluster.survey()[1]
@@ -209,6 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(self._options.offsets_per_trigger_min)
         return ReadAllAvailable()
 
+    @shown_plainly
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
         """Return the end of the batch that begins at `start`; it equals the start if there is nothing to read."""
         begun, ids = from_document(start), start.get(IDS, {})
@@ -275,4 +284,7 @@ def _splits(options: ReadOptions, ranges: Iterable[Range], ids: Mapping[str, str
 
 def _read(options: ReadOptions, partition: InputPartition) -> "Iterator[RecordBatch]":
     # If there are no splits, Spark passes a partition of its own, which has no records.
-    return read_split(options, partition) if isinstance(partition, Split) else iter(())
+    batches = read_split(options, partition) if isinstance(partition, Split) else iter(())
+    following = shown_plainly(lambda: next(batches, None))
+    while (batch := following()) is not None:
+        yield batch

@@ -20,24 +20,31 @@ class InputCut(ConnectorError):
     """A step before the sink has failed, so a part of the rows is missing."""
 
 
+class InputHidden(ConnectorError):
+    """This version of PySpark does not let the sink see whether its rows are whole."""
+
+
 def whole(rows: Iterator[T]) -> Iterator[T]:
     """Yield the rows of a task; raise if Spark stopped before the last one."""
+    source = _input(sys._getframe())
     count = 0
     for it in rows:
         count += 1
         yield it
-    source = _input(sys._getframe())
     # `peek` waits for a byte and does not take it. It returns none only at the end of the stream.
-    if source is not None and not source.peek(1):
+    if not source.peek(1):
         raise InputCut(
             f"the rows ended after {count} batches, because a step before the sink has failed: see its error"
         )
 
 
 def _input(frame: FrameType | None) -> Any:
-    """The stream from which the worker reads, or None outside of a worker. PySpark gives it to no data source."""
+    """The stream from which the worker reads. PySpark gives it to no data source, so it is taken from its function."""
     while frame is not None:
         if frame.f_code.co_name == "main" and hasattr(frame.f_locals.get("infile"), "peek"):
             return frame.f_locals["infile"]
         frame = frame.f_back
-    return None
+    raise InputHidden(
+        "delivery: exactly-once does not work with this version of PySpark, because a task cannot see whether its rows"
+        " are whole: use PySpark 4.2 or 4.3, or at-least-once"
+    )

@@ -74,6 +74,11 @@ class Indexes:
         entry = self.times.floor(timestamp)
         return self._base_offset + (entry[1] if entry else 0)
 
+    @property
+    def room(self) -> int:
+        """How many more entries both indexes have room for."""
+        return min(self._offsets_max - self.offsets.count, self._times_max - self.times.count)
+
     def _has_no_room(self) -> bool:
         return self.offsets.count >= self._offsets_max or self.times.count >= self._times_max
 

@@ -34,7 +34,7 @@ from minibroker.segments.retention import excess, expired
 from minibroker.segments.segment import RELATIVE_OFFSET_MAX, Segment
 
 _NEVER_MS = 2**63
-_BOUNDARIES_MAX = 16  # a follower or consumer that keeps up is fewer batches behind than this
+_BOUNDARIES_MAX = 64  # a follower or consumer that keeps up is fewer batches behind than this
 _base_offset = attrgetter("base_offset")
 
 
@@ -191,27 +191,59 @@ class SegmentedLog:
             # Only the stamped fields have changed, so the other fields need not be read again.
             header = tuple.__new__(BatchHeader, (base_offset, header.length, leader_epoch, *header[3:]))
         self._make_room(header, len(batch))
-        self._tail.write(batch, header)
-        self._on_written(header, batch)
+        tail = self._tail
+        tail.write(batch, header)
+        self._on_written(header, batch, tail.size - len(batch))
+        tail.flush_if_due()
         return base_offset
 
     def append_as_follower(self, batches: memoryview) -> None:
-        """Append batches that a leader has stamped. A batch that is cut off at the end is skipped."""
-        position = 0
-        while len(batches) - position >= HEADER_SIZE:
-            header = read_header(batches, position)
-            size = header.size
-            batch = batches[position : position + size]
-            if len(batch) < size:
-                return
-            check_crc(batch, header)
-            # The leader's log may have been compacted: offsets may have gaps, but never decrease.
-            check_continuity(position, header, expected_offset=self.log_end_offset, dense=False)
-            self._tail.check_writable(header.leader_epoch)
-            self._make_room(header, size)
-            self._tail.write(batch, header)
-            self._on_written(header, batch)
-            position += size
+        """Append batches that a leader has stamped, with one write. A batch that is cut off at the end is skipped.
+
+        If a batch is damaged, the batches before it are appended.
+        """
+        run: list[BatchHeader] = []
+        start = position = 0
+        try:
+            while len(batches) - position >= HEADER_SIZE:
+                header = read_header(batches, position)
+                if header.size > len(batches) - position:
+                    break
+                check_crc(batches, header, position)
+                # The leader's log may have been compacted: offsets may have gaps, but never decrease.
+                expected_offset = run[-1].next_offset if run else self.log_end_offset
+                check_continuity(position, header, expected_offset=expected_offset, dense=False)
+                if run and not self._may_follow(run, header, position - start):
+                    # If this write fails, it must not be repeated below.
+                    written, run = run, []
+                    self._append_run(written, batches[start:position])
+                    start = position
+                self._tail.check_writable(header.leader_epoch)
+                run.append(header)
+                position += header.size
+        finally:
+            if run:
+                self._append_run(run, batches[start:position])
+
+    def _may_follow(self, run: Sequence[BatchHeader], header: BatchHeader, run_bytes: int) -> bool:
+        """Whether a batch can be written together with those before it: no check and no new segment is between them."""
+        tail = self._tail
+        return (
+            tail.size > 0
+            and header.leader_epoch >= run[-1].leader_epoch
+            and len(run) < self._indexes.room
+            and not self._is_too_much(header, tail.size + run_bytes, header.size)
+        )
+
+    def _append_run(self, run: Sequence[BatchHeader], batches: memoryview) -> None:
+        self._make_room(run[0], run[0].size)
+        position, start = self._tail.size, 0
+        self._tail.write(batches, run[-1])
+        for header in run:
+            batch = batches[start : start + header.size]
+            self._on_written(header, batch, position + start)
+            start += header.size
+        self._tail.flush_if_due()
 
     def _make_room(self, header: BatchHeader, size: int) -> None:
         """Roll if the active segment has no room for a batch, or is older than `segment.ms`."""
@@ -226,32 +258,34 @@ class SegmentedLog:
             if last_offset > self._offset_max:
                 self._replace_empty_active(header.base_offset)
             self._set_roll_timestamp(header.max_timestamp)
-        elif (
-            position + size > self.config.segment_bytes
-            or header.max_timestamp > self._roll_timestamp
-            or last_offset > self._offset_max
-            or self._indexes.is_full
-        ):
+        elif self._is_too_much(header, position, size) or self._indexes.is_full:
             # The new segment begins where the old one ends, unless a gap is too wide for its indexes.
             is_far = last_offset - self.log_end_offset > RELATIVE_OFFSET_MAX
             self.roll(header.base_offset if is_far else None)
             self._make_room(header, size)
 
-    def _on_written(self, header: BatchHeader, batch: bytearray | memoryview) -> None:
-        """Update indexes and companions after a batch was written, then flush if the flush policy says so."""
-        tail, boundaries = self._tail, self._boundaries
-        position = tail.size - len(batch)
-        self.log_end_offset = tail.log_end_offset
-        boundaries[self.log_end_offset] = tail.size
+    def _is_too_much(self, header: BatchHeader, position: int, size: int) -> bool:
+        """Whether a batch at a position would make the active segment too large, too old, or too wide for its index."""
+        return (
+            position + size > self.config.segment_bytes
+            or header.max_timestamp > self._roll_timestamp
+            or header.base_offset + header.last_offset_delta > self._offset_max
+        )
+
+    def _on_written(self, header: BatchHeader, batch: bytearray | memoryview, position: int) -> None:
+        """Update indexes and companions after a batch was written."""
+        boundaries = self._boundaries
+        self.log_end_offset = header.base_offset + header.last_offset_delta + 1
+        boundaries[self.log_end_offset] = position + len(batch)
         if len(boundaries) > _BOUNDARIES_MAX:
-            del boundaries[next(iter(boundaries))]
+            # Forget the older half at once. To find the first key of a dictionary is slow after many deletions.
+            self._boundaries = dict(list(boundaries.items())[_BOUNDARIES_MAX // 2 :])
         self._indexes.on_append(header, batch, position)
         try:
             for companion in self._companions.members:
                 companion.on_append(header, batch, position)
         except Exception as error:
             self._durability.fail_with_companion(error)
-        tail.flush_if_due()
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment. The old one is flushed in the background; then the recovery point moves."""

@@ -13,6 +13,7 @@ a key is refused, unless the first one was a stand-in.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from minibroker.metadata.authority import Authority
@@ -190,7 +191,7 @@ class Registry:
         if answer is None:
             return Reply([])
         if isinstance(answer, Wait):
-            return Deferred(answer, lambda response: _reply(response, version, correlation_id))
+            return Deferred(answer, partial(_reply, version, correlation_id))
         return Reply(frame_response(answer, version=version, correlation_id=correlation_id))
 
     def _unsupported(self, header: RequestHeader) -> Reply:
@@ -199,10 +200,10 @@ class Registry:
             raise Disconnect(f"no handler for API {header.api_key} version {header.api_version}")
         known = [it for it in self.ranges() if it.api_key == ApiKey.API_VERSIONS]
         response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=known)
-        return _reply(response, 0, header.correlation_id)
+        return _reply(0, header.correlation_id, response)
 
 
-def _reply(response: Response, version: int, correlation_id: int) -> Reply:
+def _reply(version: int, correlation_id: int, response: Response) -> Reply:
     return Reply(frame_response(response, version=version, correlation_id=correlation_id))
 
 

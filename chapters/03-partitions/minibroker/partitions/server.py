@@ -289,10 +289,13 @@ class Server:
         self, deferred: Deferred, complete: Callable[[Response], None], fail: Callable[[Exception], None]
     ) -> Parked[Response]:
         """Let a request wait for its answer, which goes to `complete`. The connection calls `forget` if it ends."""
-        parked = self._waiting.park(deferred.wait, complete, now_ms=monotonic_ms(), fail=fail)
+        now_ms = monotonic_ms()
+        parked = self._waiting.park(deferred.wait, complete, now_ms=now_ms, fail=fail)
         if self.is_stopping:
             self._waiting.end()
-        self._arm()
+        # Most waits end long before their deadline, so the timer is rarely set for one of them.
+        if self._timer_ms is None or now_ms + deferred.wait.timeout_ms < self._timer_ms:
+            self._arm()
         return parked
 
     def forget(self, parked: Parked[Response]) -> None:

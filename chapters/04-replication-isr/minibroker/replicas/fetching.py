@@ -227,7 +227,7 @@ class Fetchers:
                 if self._put_off_until_ms.get(name, 0) > now_ms:
                     continue
                 self._put_off_until_ms.pop(name, None)
-            if replica.fetch_bytes_max(now_ms) == 0:
+            if replica.is_throttled_follower and replica.fetch_bytes_max(now_ms) == 0:
                 # The replica is throttled, and the rate is exceeded.
                 self._put_off_until_ms[name] = now_ms + self._quota.wait_ms(now_ms)
                 continue
@@ -239,7 +239,7 @@ class Fetchers:
         now_ms, bytes_max = monotonic_ms(), self._partition_bytes_max
         topics: dict[bytes, list[FetchPartition]] = {}
         for (topic_id, partition), (replica, position) in wanted.items():
-            throttled_bytes_max = replica.fetch_bytes_max(now_ms)
+            throttled_bytes_max = replica.fetch_bytes_max(now_ms) if replica.is_throttled_follower else None
             topics.setdefault(topic_id, []).append(
                 FetchPartition(
                     partition=partition,
@@ -263,7 +263,7 @@ class Fetchers:
         """Pass the leader's answer to a replica. A replica that cannot use it is postponed; the others continue."""
         if self._failures and data.error_code == ErrorCode.NONE:
             self._failures.pop(replica.name, None)
-        if isinstance(data.records, memoryview):
+        if replica.is_throttled_follower and isinstance(data.records, memoryview):
             replica.on_bytes_fetched(len(data.records), monotonic_ms())
         if _is_nothing_new(data, replica):
             if replica.following is not None:

@@ -90,13 +90,14 @@ class Replica(Follower, ReplicaPort):
         self._listeners = listeners
         self._quotas = quotas or ReplicationQuotas()
         self._is_throttled_leader = False
-        self._is_throttled_follower = False
+        self.is_throttled_follower = False
+        """Whether the rate of a throttled follower applies to this replica."""
 
     def configure(self, config: TopicConfig) -> None:
         """Apply the topic's current configuration."""
         self.min_insync_replicas = MIN_INSYNC_REPLICAS.of(config)
         self._is_throttled_leader = is_throttled_leader(config, self.name, self.node_id)
-        self._is_throttled_follower = is_throttled_follower(config, self.name, self.node_id)
+        self.is_throttled_follower = is_throttled_follower(config, self.name, self.node_id)
 
     # Offsets ----------------------------------------------------------------------------------------------------------
 
@@ -203,8 +204,10 @@ class Replica(Follower, ReplicaPort):
 
     def on_appended(self) -> None:
         """The leader's log has grown. If no other replica counts, the high watermark moves at once."""
+        assert self.leading is not None
         self._wake(self._log_end)
-        if self._advance():
+        # No other replica in sync can have the new records yet, so there is nothing to compute.
+        if len(self.leading.isr) == 1 and self._advance():
             self._wake(self.name)
 
     def on_log_changed(self) -> None:
@@ -282,6 +285,9 @@ class Replica(Follower, ReplicaPort):
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
         """Where a reader's log diverges from ours, if it does (KIP-595)."""
+        # The most frequent case: the reader has records of the latest epoch, and no more than we have.
+        if last_fetched_epoch == self.epochs.latest_epoch and offset <= self.log.log_end_offset:
+            return None
         ours = self.epochs.end_of(last_fetched_epoch, log_end_offset=self.log.log_end_offset)
         if ours.end_offset == NO_OFFSET:
             message = f"leader epoch {last_fetched_epoch} is unknown here, the latest is {self.epochs.latest_epoch}"
@@ -341,11 +347,11 @@ class Replica(Follower, ReplicaPort):
     def fetch_bytes_max(self, now_ms: int) -> int | None:
         """How many bytes may be fetched now, 0 if none (KIP-73); None if this replica is not throttled."""
         # A replica that has caught up is not throttled, because it must not fall out of the in-sync set.
-        if not self._is_throttled_follower or self.following is None or self.following.is_caught_up:
+        if not self.is_throttled_follower or self.following is None or self.following.is_caught_up:
             return None
         return self._quotas.as_follower.bytes_free(now_ms)
 
     def on_bytes_fetched(self, count: int, now_ms: int) -> None:
         """Count the bytes that a throttled follower has fetched."""
-        if self._is_throttled_follower:
+        if self.is_throttled_follower:
             self._quotas.as_follower.record(count, now_ms)

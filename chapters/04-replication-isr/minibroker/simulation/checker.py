@@ -34,6 +34,9 @@ INVARIANTS = {
 }
 
 
+_STRONGEST = Promise()
+
+
 class Violation(Exception):
     """An invariant is broken. The message has its number, its text, and the facts."""
 
@@ -61,7 +64,7 @@ class Checker:
         _STEPS[type(event)](self, event)
 
     def _promise(self, value: Value) -> Promise:
-        return self._promises.get(value.producer, Promise())
+        return self._promises.get(value.producer, _STRONGEST)
 
     # Events -----------------------------------------------------------------------------------------------------------
 

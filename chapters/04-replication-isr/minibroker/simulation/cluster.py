@@ -294,10 +294,13 @@ class ClusterWorld(World):
         away = hosts[number % len(hosts)]
         self.run_until(self.degraded, limit_ms=self.scheduler.now_ms + CALM_MS_MAX)
         self.is_operated, away.is_off = False, self.may_stay_away(away)
+        returning = [host for host in hosts if not host.is_off]
         for host in hosts:
             if how == 2:
                 host.disk.limit(number % 1000)
             else:
+                # A fault of the storm may start this node later. Until the return it must stay down.
+                host.is_off = True
                 self._stop(host, lambda: None, is_clean=how == 0)
         self.run_until(self._running if how == 0 else str, limit_ms=self.scheduler.now_ms + CALM_MS_MAX)
         self.scheduler.run(self.scheduler.now_ms + (FULL_MS if how == 2 else 500))
@@ -305,6 +308,7 @@ class ClusterWorld(World):
         for host in hosts:
             host.kill()
             host.disk.limit(None)
+            host.is_off = host not in returning
             host.start()
         self._wait_for_acks(acks)
         self.states.reach(COME_BACK)

@@ -157,8 +157,8 @@ def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> Part
     if not adding and not removing:
         return None
     target = [it for it in replicas if it not in removing]
-    # The move ends only when all target replicas are in sync. Until then, some acknowledged records may be on the old
-    # replicas alone (KAFKA-15665).
+    # The move ends only when all target replicas are in sync. If it ended earlier, dropping the old replicas could
+    # leave fewer replicas in sync than min.insync.replicas demands (KAFKA-15665).
     if not set(target) <= set(isr):
         return None
     change.replicas, change.adding_replicas, change.removing_replicas = target, [], []

@@ -113,15 +113,14 @@ class Answers:
 
     def _park(self, deferred: Deferred, frame: LongFrame | None) -> None:
         """Let a request wait for its answer. `frame` is used until then."""
-        place = self._line.add(None, is_blocking=deferred.wait.is_blocking)
+        wait = deferred.wait
+        place = self._line.add(None, is_blocking=wait.is_blocking)
+        finish = self._on_answer if wait.turn is None else self._encode
 
         def complete(response: Response) -> None:
             if frame is not None:
                 frame.give_back()
-            if deferred.wait.turn is None:
-                self._on_answer(place, deferred, response)
-            else:
-                self._encode(place, deferred, response)
+            finish(place, deferred, response)
 
         place.parked = self._server.park(deferred, complete, self._owner.fail)
 
@@ -145,13 +144,15 @@ class Answers:
 
     def _on_reply(self, place: Place, reply: Reply) -> None:
         place.reply = reply
+        # The wait refers to its place. Without this, the two would keep each other alive until a garbage collection.
+        place.parked = None
         if not self._is_over:
             self._advance()
 
     def _advance(self) -> None:
         """Send the answers at the head of the line that are ready. Answers that come together are sent together."""
         outbox, line = self._outbox, self._line
-        while outbox.sending is None and (reply := line.take()) is not None:
+        while line and outbox.sending is None and (reply := line.take()) is not None:
             self._take(reply)
         if not line or outbox.sending is not None:
             outbox.flush()

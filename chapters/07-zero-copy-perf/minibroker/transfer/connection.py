@@ -240,7 +240,7 @@ class FastConnection(asyncio.BufferedProtocol):
 
     def on_advanced(self) -> None:
         """Answers that waited were sent. If nothing else keeps the connection busy, parse what was kept, soon."""
-        self.on_progress()
+        self.since_ms = monotonic_ms()
         is_left = self._is_busy and (self._kept or self._is_ended or not self._reading.is_on)
         if self._answers.is_blocked:
             self._rest()

@@ -15,7 +15,7 @@ from minibroker.partitions.registry import Reply
 from minibroker.partitions.waiting import Parked
 from minibroker.wire.schema import Response
 
-LINE_MAX = 32
+LINE_MAX = 128
 """How many answers of a connection may stand in line. The next request waits until there is room."""
 
 
@@ -32,36 +32,29 @@ class Place:
         """The wait for the answer."""
 
 
-class Line:
+class Line(deque[Place]):
     """The answers of a connection, from the first one that waits on."""
 
-    __slots__ = ("_places",)
-
-    def __init__(self) -> None:
-        self._places: deque[Place] = deque()
-
-    def __len__(self) -> int:
-        return len(self._places)
+    __slots__ = ()
 
     @property
     def is_blocked(self) -> bool:
         """Whether no further request may be served now. A blocking request is the last one in the line."""
-        places = self._places
-        return bool(places) and (places[-1].is_blocking or len(places) >= LINE_MAX)
+        return bool(self) and (self[-1].is_blocking or len(self) >= LINE_MAX)
 
     def add(self, reply: Reply | None, *, is_blocking: bool = False) -> Place:
         """Add an answer, or a place for one that must wait, at the end."""
         place = Place(reply, is_blocking=is_blocking)
-        self._places.append(place)
+        self.append(place)
         return place
 
     def take(self) -> Reply | None:
         """Take the answer at the head out of the line, if it is ready."""
-        reply = self._places[0].reply if self._places else None
+        reply = self[0].reply if self else None
         if reply is not None:
-            self._places.popleft()
+            self.popleft()
         return reply
 
     def waits(self) -> Iterator[Parked[Response]]:
         """The waits of all answers that are not ready."""
-        return (it.parked for it in self._places if it.parked is not None)
+        return (it.parked for it in self if it.parked is not None)

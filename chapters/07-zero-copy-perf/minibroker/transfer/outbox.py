@@ -45,8 +45,13 @@ class Outbox:
 
     def take(self, parts: list[Part]) -> None:
         """Collect an answer. A large one is sent piece by piece, and the answers after it wait."""
+        if len(parts) == 1 and not isinstance(parts[0], FileSlice):
+            # The answer to most requests is small and in memory.
+            self._answers.append(parts[0])
+            self.bytes += len(parts[0])
+            return
         count = part_bytes(parts)
-        if len(parts) > 1 and count > SMALL_BYTES:
+        if count > SMALL_BYTES:
             self._begin_sending(parts)
             return
         for part in parts:

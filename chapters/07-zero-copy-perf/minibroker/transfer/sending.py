@@ -26,7 +26,7 @@ from minibroker.partitions.errors import Disconnect
 from minibroker.wire.schema import Part
 
 PIECE_BYTES = 1024 * 1024
-SMALL_BYTES = 32 * 1024
+SMALL_BYTES = 64 * 1024
 """Up to this size, a copy is the fastest way. So a smaller slice is sent together with the rest of its answer."""
 _WINDOW_BYTES = 16 * 1024 * 1024
 _WINDOWS_MAX = 8
@@ -52,7 +52,8 @@ class Handle(Protocol):
 def _handle_of(file: File) -> Handle | None:
     """The handle of a file on a real disk; None for a file in memory."""
     opened = file.handle() if hasattr(file, "handle") else file
-    return opened if isinstance(opened, Handle) else None
+    # This is isinstance(opened, Handle), which costs ten times as much for a protocol.
+    return opened if hasattr(opened, "fileno") else None
 
 
 def cuts_of(file: File) -> int:
