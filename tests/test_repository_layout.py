@@ -194,6 +194,11 @@ def test_nothing_is_left_for_later() -> None:
     assert [where for where, line in lines_of_the_repository() if words.search(line)] == []
 
 
+def test_no_conflict_of_a_merge_is_left() -> None:
+    marks = ("<" * 7 + " ", ">" * 7 + " ")
+    assert [where for where, line in lines_of_the_repository() if line.startswith(marks)] == []
+
+
 def test_no_line_names_a_folder_of_one_machine_or_a_package_index() -> None:
     folders = re.compile(r"(?<![\w.*}\])])/(?:home|root|work|Users)/\w")
     index = re.compile(r"\b(?:py" + r"pi\.org|python" + r"hosted\.org)\b")
