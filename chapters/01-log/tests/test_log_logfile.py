@@ -1,6 +1,7 @@
 """The log on one file: append, read, truncate, flush, and a disk that fails."""
 
 import errno
+import weakref
 from pathlib import Path
 
 import pytest
@@ -241,6 +242,14 @@ def test_each_policy_flushes_when_it_says() -> None:
     assert flushed_after_each(FlushPolicy(interval_messages=4)) == [0, 4, 4, 8]
 
 
+def test_a_new_policy_counts_the_records_that_are_not_flushed_yet() -> None:
+    log = log_of(2)
+    log.follow(FlushPolicy(interval_messages=3))
+    assert log.flushed_offset == 0
+    log.append(small_batch(b"2"))
+    assert log.flushed_offset == 3
+
+
 def test_an_interval_in_time_flushes_at_the_first_tick_after_it() -> None:
     log = LogFile.open(MemoryFiles(), "a.log", flush_policy=FlushPolicy(interval_ms=100))
     log.tick(1000)
@@ -331,6 +340,18 @@ def test_closing_a_log_closes_its_file_once() -> None:
     log.close()
     with pytest.raises(OSError, match="closed"):
         log.read(0, bytes_max=1)
+
+
+def test_a_deleted_log_leaves_its_file_to_a_readers_slice() -> None:
+    log = log_of(2)
+    found = log.read(0, bytes_max=EVERYTHING)
+    log.failure = "the log was deleted"
+    log.release_files()
+    assert len(found.read()) == found.count > 0
+    # The operating system closes a file when nothing refers to it any more.
+    file = weakref.ref(found.file)
+    del found
+    assert file() is None
 
 
 def test_a_log_that_cannot_be_opened_closes_its_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,13 @@ def test_a_flipped_epoch_that_contradicts_no_neighbour_is_not_found(
     assert recovered(bytes(flipped)).damage is None
 
 
+def test_a_damaged_batch_is_no_evidence_about_the_epochs_before_it() -> None:
+    content, _ends = written(1, 3, 1, 3)
+    assert recovered(content).log_end_offset == 4  # the fourth batch continues the second, so the third is wrong
+    for damaged in (content[:-1], content[:-1] + b"X"):
+        assert recovered(damaged).log_end_offset == 2
+
+
 def test_a_doubtful_epoch_removes_nothing_that_was_flushed() -> None:
     content, ends = written(4, 4)
     flipped = bytearray(content)

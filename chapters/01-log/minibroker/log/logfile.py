@@ -162,7 +162,7 @@ class LogFile:
         """Make everything appended so far survive a power failure."""
         if self.failure is not None:
             raise self._offline()
-        # Read the end first: this flush does not cover records that another thread appends in the meantime.
+        # Read the end first: a flush covers only what was written before it began.
         flushed_offset = self.log_end_offset
         try:
             self._file.fsync()

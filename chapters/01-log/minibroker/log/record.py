@@ -76,6 +76,13 @@ def _encode_headers(headers: Sequence[Header]) -> bytes:
 
 # A consumer spends most of its time in the loops of the next two functions, and a function call costs more than the
 # decoding. So the loops themselves read the first byte of each varint, and also the second where most varints have two.
+# They call this function for the others.
+def _longer_varint(data: bytes, position: int, bytes_max: int = VARINT_BYTES_MAX) -> tuple[int, int]:
+    # The first byte, just before `position`, says that a second byte follows. Most such varints have two bytes.
+    second = data[position]
+    if second < 0x80:
+        return data[position - 1] - 0x80 + (second << 7), position + 1
+    return decode_unsigned_varint(data, position - 1, bytes_max=bytes_max)
 
 
 def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp: int) -> Iterator[Record]:
@@ -226,14 +233,6 @@ def _contradiction(position: int, end: int, lengths: int) -> str:
     if lengths & 1:
         return "a record holds a negative length"
     return f"a record ends at byte {position}, not {end} as its length says"
-
-
-def _longer_varint(data: bytes, position: int, bytes_max: int = VARINT_BYTES_MAX) -> tuple[int, int]:
-    # The first byte, just before `position`, says that a second byte follows. Most such varints have two bytes.
-    second = data[position]
-    if second < 0x80:
-        return data[position - 1] - 0x80 + (second << 7), position + 1
-    return decode_unsigned_varint(data, position - 1, bytes_max=bytes_max)
 
 
 def _decode_headers(data: bytes, position: int, end: int) -> tuple[list[Header], int]:

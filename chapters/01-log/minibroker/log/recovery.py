@@ -6,6 +6,7 @@ file that was never compacted, because its offsets are dense. It finds most wron
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -118,17 +119,17 @@ def _without_wrong_batch(
     file: File, before: Recovered, good: Recovered, position: int, header: BatchHeader
 ) -> Recovered:
     # One of two neighbouring batches is wrong: A, the last good one, or B, the newcomer with this header. A is wrong
-    # only if B continues the batch before A. Even then, B is wrong in two cases: if the batch after B continues A, or
-    # if only B's offset decreases and no offset is missing before A.
+    # only if B continues the batch before A. Even then, B is wrong in two cases: if a valid batch after B continues A,
+    # or if only B's offset decreases and no offset is missing before A.
     damage = CorruptBatch(
         f"batch at position {position}: base offset {header.base_offset} and leader epoch {header.leader_epoch} "
         f"after offset {good.log_end_offset - 1} and leader epoch {good.leader_epoch}"
     )
-    try:
-        newcomer_is_wrong = _follows(header_at(file, position + header.size), good)
-    except CorruptBatch:
-        newcomer_is_wrong = False
-    newcomer_is_wrong |= header.leader_epoch >= good.leader_epoch and good.gap == 0
+    newcomer_is_wrong = header.leader_epoch >= good.leader_epoch and good.gap == 0
+    with suppress(CorruptBatch, StopIteration):
+        after, header_after = next(headers(file, position=position + header.size))
+        check_batch(file, after, header_after)
+        newcomer_is_wrong |= _follows(header_after, good)
     good_is_wrong = not newcomer_is_wrong and _follows(header, before)
     return (before if good_is_wrong else good)._replace(damage=damage)
 
