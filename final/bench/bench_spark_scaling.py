@@ -45,6 +45,8 @@ def case(context: Context, stage: Stage, topic: str, name: str, executors: int) 
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        # Master and executors find each other under the address that Spark binds to.
+        env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
     )
     context.on_close(partial(end, child))
     for _ in range(1 + WARMUPS):

@@ -357,6 +357,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A cluster, a Spark pipeline, two killed nodes, and an audit.")
     parser.add_argument("--quick", action="store_true", help="less than a minute")
     options = parser.parse_args()
+    # A stop by SIGTERM must not leave the processes either.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(not play(QUICK if options.quick else FULL, sys.stdout))
     except KeyboardInterrupt:
