@@ -9,6 +9,9 @@
 `make test-java` has Kafka write its own files and compares; here nothing but the bytes below is needed.
 """
 
+import struct
+from itertools import zip_longest
+
 from minibroker.log.batch import BatchBuilder
 from minibroker.log.memory import MemoryFiles
 from minibroker.log.record import Header
@@ -137,6 +140,25 @@ def append(
     log.append(builder.build(), leader_epoch=leader_epoch)
 
 
+def check_file(files: MemoryFiles, name: str) -> None:
+    """Compare a file with the bytes that were written out by hand. For an index, name the first wrong entry."""
+    found, wanted = content(files, f"orders-0/{name}"), bytes_of(FILES[name])
+    if name.endswith("index"):
+        entries = zip_longest(entries_of(name, found), entries_of(name, wanted), fillvalue="no entry")
+        for number, (entry, expected) in enumerate(entries):
+            assert entry == expected, f"{name}, entry {number}: expected {expected}, found {entry}"
+    assert found.hex() == wanted.hex(), name
+
+
+def entries_of(name: str, data: bytes) -> list[str]:
+    """The whole entries of an index, in words."""
+    if name.endswith(".timeindex"):
+        whole = data[: len(data) - len(data) % 12]
+        return [f"{time} ms, reached at relative offset {offset}" for time, offset in struct.iter_unpack(">qi", whole)]
+    whole = data[: len(data) - len(data) % 8]
+    return [f"relative offset {offset} at position {position}" for offset, position in struct.iter_unpack(">ii", whole)]
+
+
 def content(files: MemoryFiles, path: str) -> bytes:
     file = files.open(path, create=False)
     return file.pread(file.size(), 0)
@@ -148,16 +170,25 @@ def test_the_files_of_a_log_are_kafkas_byte_for_byte() -> None:
     write(log)
     log.close()
     assert files.list("orders-0") == sorted(FILES)
-    for name, written in FILES.items():
-        assert content(files, f"orders-0/{name}").hex() == bytes_of(written).hex(), name
+    for name in FILES:
+        check_file(files, name)
+
+
+def test_an_entry_has_the_last_offset_of_a_batch_that_begins_more_than_the_interval_later() -> None:
+    log = SegmentedLog.open(MemoryFiles(), "orders-0", LogConfig(index_interval_bytes=138))
+    for value in (b"a", b"b", b"c"):
+        append(log, (1000, None, value))
+    (indexes,) = [segment.indexes for segment in log.segments]
+    assert indexes.offsets.count == 0, "the third batch begins exactly the interval, 138 bytes, later: not more"
+    append(log, (1000, None, b"d"), (1000, None, b"e"), (1000, None, b"f"))
+    assert indexes.last_position() == (5, 207), "the batch has the offsets 3 to 5, and begins at position 207"
 
 
 def test_a_closed_segment_has_its_last_time_entry_as_soon_as_the_log_has_rolled() -> None:
     files = MemoryFiles()
     log = SegmentedLog.open(files, "orders-0", CONFIG)
     write(log)
-    name = "00000000000000000000.timeindex"
-    assert content(files, f"orders-0/{name}") == bytes_of(FILES[name])
+    check_file(files, "00000000000000000000.timeindex")
 
 
 def test_indexes_that_are_built_anew_are_the_same_bytes() -> None:
@@ -170,7 +201,7 @@ def test_indexes_that_are_built_anew_are_the_same_bytes() -> None:
         files.unlink(f"orders-0/{name}")
     SegmentedLog.open(files, "orders-0", CONFIG).close()
     for name in indexes:
-        assert content(files, f"orders-0/{name}").hex() == bytes_of(FILES[name]).hex(), name
+        check_file(files, name)
 
 
 def test_a_log_that_is_opened_from_the_files_finds_every_offset_and_every_time() -> None:

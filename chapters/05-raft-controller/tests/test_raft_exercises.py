@@ -170,6 +170,17 @@ def test_a_record_on_a_majority_is_committed() -> None:
     assert raft.high_watermark == end_offset, "three of five have everything"
 
 
+def test_the_high_watermark_does_not_go_back_when_a_voter_is_removed() -> None:
+    """Nodes 1 and 2 were a majority of three. Of nodes 1 and 3, only node 1 has the last record."""
+    raft = leader()
+    end_offset = raft.append(batch_of(b"a")) + 1
+    fetch(raft, 2, end_offset)
+    fetch(raft, 3, end_offset - 1)
+    assert raft.high_watermark == end_offset, "two of three have everything"
+    raft._change(raft.voters.without(2), timestamp=0)
+    assert raft.high_watermark == end_offset, "a committed record is not committed any more, after node 2 was removed"
+
+
 def test_the_voters_of_a_new_cluster_count_from_their_first_fetch_on() -> None:
     """Their directories are not known yet: the first fetch of each voter names its directory."""
     raft = leader(bootstrap=UNBOUND)

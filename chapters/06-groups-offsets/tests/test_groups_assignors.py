@@ -139,6 +139,15 @@ def test_range_cuts_equal_topics_in_the_same_places(size: int, count: int) -> No
         assert numbers["t0"] == numbers["t1"]
 
 
+def test_a_member_that_gets_nothing_has_an_empty_mapping_and_no_topic_an_empty_set() -> None:
+    members = {name: MemberSpec(frozenset({"t0", "t1"})) for name in ("a", "b", "c")}
+    assert assign_range(members, {"t0": 2, "t1": 1}) == {
+        "a": {"t0": {0}, "t1": {0}},
+        "b": {"t0": {1}},
+        "c": {},
+    }
+
+
 def test_static_members_come_first_so_that_a_restart_changes_nothing() -> None:
     both = frozenset({"t0"})
     before = {"z": Subscriber(both, instance_id="i"), "b": Subscriber(both)}

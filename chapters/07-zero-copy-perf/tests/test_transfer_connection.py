@@ -6,12 +6,15 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from cases import case
 from partitions_broker import MemoryBroker, batch, fetch_request, produce_request
 
+from minibroker.log.batch import batches
 from minibroker.log.clock import monotonic_ms
+from minibroker.partitions.errors import Held
 from minibroker.partitions.partition import ACKS_ALL, Appended
 from minibroker.partitions.registry import Session
 from minibroker.partitions.server import Limits, Server
@@ -161,8 +164,7 @@ def test_large_answers_of_one_event_are_sent_a_few_at_a_time() -> None:
         await wire.give(produced(0, 30_000))
         fetch = fetch_request("orders", partition_max_bytes=30_000)
         await wire.give(b"".join(framed(fetch, number) for number in range(1, 51)))
-        while not wire.connection.is_idle:
-            await asyncio.sleep(0)
+        await until(lambda: wire.connection.is_idle)
         assert wire.socket.correlation_ids() == list(range(51))
         assert max(map(len, wire.socket.sends)) < 300_000
 
@@ -200,6 +202,28 @@ def test_requests_behind_a_waiting_one_wait_too() -> None:
             await asyncio.sleep(0)
         assert wire.socket.correlation_ids() == [1, 2, 3]
         assert wire.connection.is_idle
+
+    run(test)
+
+
+def test_the_bytes_of_a_request_that_waits_are_not_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A held batch is appended when it is tried again, so its bytes must not be those of a later event."""
+
+    async def test(made: MemoryBroker) -> None:
+        partition = made.store.partition("orders", 0)
+        append = partition.append
+        for size in (10, 20_000):
+            with case(f"a value of {size} bytes"):
+                wire, offset = Wire(made), partition.log_end_offset
+                monkeypatch.setattr(partition, "append", Mock(side_effect=Held("rule", ErrorCode.NONE, "held")))
+                await wire.give(produced(1, size))
+                # The rest of the inbox is filled by the same client, while its first request waits.
+                await wire.give(framed(produce_request("orders", batch(b"y" * 30_000), partition=1), 2))
+                monkeypatch.setattr(partition, "append", append)
+                made.waiting.wake("rule")
+                made.waiting.settle()
+                (appended,) = batches(made.fetch("orders", offset).records)
+                assert [record.value for record in appended.records()] == [b"x" * size]
 
     run(test)
 
