@@ -339,6 +339,9 @@ def test_a_failure_is_explained_with_its_first_difference_and_the_section_to_rea
         'assert add(1, 1) == 3, "seed 17: lost\\nagain: python -m minibroker.simulation toys --replay 17"': [
             "play it again: PYTHONPATH=workspace python -m minibroker.simulation toys --replay 17",
         ],
+        'assert add(1, 1) == 3, "Failing test case: test_add(\\n    a=[1,\\n     2],\\n    b=(3,),\\n)"': [
+            "the example: a=[1, 2], b=(3,)",
+        ],
     }
     for line, explained in cases.items():
         with case(line):
@@ -444,6 +447,28 @@ def test_the_row_of_a_failure_has_the_claim_and_the_message(learner: Learner) ->
     learner.writes("sums.py", SUMS.replace("a + b", "a - b"))
     output = learner.sees("check", "1", "--exercise", "1.1", code=1)
     assert "1.1  Add two numbers  failing: add: two and three are five\n" in output
+
+
+def test_a_check_stops_at_the_first_test_that_does_not_end(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Hypothesis catches the errors of a test and tries its example again, so an error alone would not end the loop.
+    test = "from hypothesis import given, strategies\nfrom minibroker.toy.sums import add\n"
+    test += "@given(strategies.integers())\ndef test_add(a):\n    assert add(a, 1) == a + 1\n"
+    (learner.chapter / "tests" / "test_toy_sums.py").write_text(test)
+    learner.sees("start", "1")
+    learner.writes("sums.py", SUMS.replace("return a + b", "while True: pass"))
+    learner.writes("totals.py", TOTALS)
+    monkeypatch.setattr(checking, "TEST_SECONDS_MAX", 1)
+    place = "workspace/minibroker/toy/sums.py, line 7: `while True: pass`"
+    rows = learner.sees("check", "1", code=1).splitlines()
+    assert rows[1] == f"  1.1  Add two numbers  failing: add: it had not ended after 1 s; it was in {place}"
+    assert rows[2] == "  1.2  Add many         not yet: the check stopped at a test that did not end"
+
+
+def test_the_row_of_a_failure_counts_the_tests_that_fail(learner: Learner) -> None:
+    learner.sees("start", "1")
+    learner.writes("sums.py", SUMS)
+    learner.writes("totals.py", TOTALS.replace("result = 0", "result = 1"))
+    assert "1.2  Add many         failing (2 of 2 tests): total: assert 7 == 6" in learner.sees("check", "1", code=1)
 
 
 def test_a_long_run_reports_its_progress(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -666,6 +691,7 @@ id = "1.B1"
 title = "Sums"
 file = "minibroker/toy/sums.py"
 tests = ["tests/test_toy_sums.py::test_add", "tests/test_toy_sums.py::test_add_stays_in_bounds"]
+lesson = "lessons/01-sums.md"
 hints = ["Begin with add."]
 """
 
@@ -678,6 +704,8 @@ def builder(learner: Learner) -> Learner:
     """A learner whose chapter has a build track, too."""
     (learner.chapter / "minibroker" / "toy" / "sums.py").write_text(SUMS_TO_BUILD)
     (learner.chapter / "exercises.toml").write_text(EXERCISES + BUILD)
+    with (learner.chapter / "lessons" / "01-sums.md").open("a") as lesson:
+        lesson.write("\n**Build track, task 1.B1: the whole module.** Its functions are in a table.\n")
     return learner
 
 
@@ -693,7 +721,9 @@ def test_the_build_track_goes_from_red_to_green(builder: Learner) -> None:
     assert "  1.B1  Sums  not yet: NotImplementedError: build 1.B1: add\n" in first
     step = "write the module workspace/minibroker/toy/sums.py, then `minibroker course check 1 --exercise 1.B1`"
     assert first.splitlines()[-1] == f"next: {step}"
-    assert "hint 1 of 1: Begin with add." in builder.sees("hint", "1.B1")
+    hint = builder.sees("hint", "1.B1")
+    assert "hint 1 of 1: Begin with add." in hint
+    assert "read again: chapters/01-toy/lessons/01-sums.md, task 1.B1 (line 7)\n" in hint
     assert "the build track of chapter 1 has no task 1.1" in builder.sees("check", "1", "--exercise", "1.1", code=2)
     assert "build track: 0 of 1 done" in builder.sees("list")
 
@@ -725,6 +755,7 @@ def test_changing_the_track_sets_the_copy_aside_and_changing_back_resumes_it(bui
     back = builder.sees("start", "1").splitlines()
     assert back[0].startswith("your copy of the build track is kept in workspace/.old/01-toy.2; ")
     assert back[1] == "your earlier copy of the fast track is back; `minibroker course start 1 --again` starts anew"
+    assert back[-1] == "next: run `minibroker course check 1`"
     assert mine.read_text() == SUMS
     assert not (builder.workspace / ".old/01-toy.1").exists()
     assert "1 of 2 done" in builder.sees("list")

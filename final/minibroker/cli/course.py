@@ -48,14 +48,15 @@ def start(number: int, build: bool, again: bool) -> None:
     """Copy chapter N into workspace/, with the exercises taken out."""
     repository = find_repository(Path.cwd())
     chapter = load_chapter(repository, number, Track.BUILD if build else Track.FAST)
-    _echo_earlier_copies(repository, chapter, workspace.start(repository, chapter, again=again))
+    started = workspace.start(repository, chapter, again=again)
+    _echo_earlier_copies(repository, chapter, started)
     for package in chapter.packages:
         click.echo(
             f"your copy of minibroker.{package}: {repository.show(repository.workspace / 'minibroker' / package)}"
         )
     _echo_tasks(repository, chapter)
     _echo_reference(choose(repository, [number]))
-    click.echo(f"next: write one, then run `minibroker course check {number}`")
+    click.echo(f"next: {'' if started.resumed_from else 'write one, then '}run `minibroker course check {number}`")
 
 
 @course.command()

@@ -36,7 +36,8 @@ class Outcome:
     """The outcome of one test, or of one file that could not be imported.
 
     If the learner's code made the import fail, `place` and `source` show the line. `compared` has the kind of
-    the values whose comparison failed, the value of the learner's code, and the expected value.
+    the values whose comparison failed, the value of the learner's code, and the expected value. A test that `timed_out`
+    was the last one that ran.
     """
 
     test: str
@@ -46,6 +47,7 @@ class Outcome:
     place: str = ""
     source: str = ""
     compared: Sequence[str] = ()
+    timed_out: bool = False
 
     @property
     def stripped(self) -> list[tuple[str, str]]:
@@ -79,9 +81,10 @@ class Verdict:
     place: str = ""
     source: str = ""
     failure: Outcome | None = None
+    share: str = ""  # how many of the task's tests fail
 
     def __str__(self) -> str:
-        return f"{self.state}: {self.because}" if self.because else self.state
+        return f"{self.state}{self.share}: {self.because}" if self.because else self.state
 
 
 def check(
@@ -164,6 +167,7 @@ def _wait(process: subprocess.Popen[str], on_progress: Callable[[], None]) -> tu
 
 def judge(task: Task, tests: Sequence[str], outcomes: Iterable[Outcome]) -> Verdict:
     """Judge a task. The reason is its own missing code, else another task's missing code, else the first failure."""
+    outcomes = list(outcomes)
     concerned = outcomes_of(tests, outcomes)
     failed = [outcome for outcome in concerned if outcome.outcome == "failed"]
     for outcome in failed:
@@ -175,8 +179,13 @@ def judge(task: Task, tests: Sequence[str], outcomes: Iterable[Outcome]) -> Verd
             return Verdict(task, NOT_YET, f"needs {label} first: {function}", outcome.test)
     if failed:
         first = failed[0]
-        return Verdict(task, FAILING, first.because, first.test, first.place, first.source, first)
-    return _done_if_all_passed(task, tests, concerned)
+        count = sum(bool(outcomes_of([test], failed)) for test in tests)
+        share = f" ({count} of {len(tests)} tests)" if first.claim and len(tests) > 1 else ""
+        return Verdict(task, FAILING, first.because, first.test, first.place, first.source, first, share)
+    verdict = _done_if_all_passed(task, tests, concerned)
+    if verdict.state != DONE and any(outcome.timed_out for outcome in outcomes):
+        return Verdict(task, NOT_YET, "the check stopped at a test that did not end")
+    return verdict
 
 
 def _done_if_all_passed(task: Task, tests: Sequence[str], concerned: Sequence[Outcome]) -> Verdict:

@@ -8,6 +8,7 @@ import this module: a run of the tests would import the reference before the lea
 import difflib
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 
 from minibroker.course.checking import Outcome
@@ -18,9 +19,11 @@ from minibroker.log.errors import LogError
 
 ROWS_BEFORE, ROWS_AFTER = 2, 1
 TRANSCRIPT_LINES_MAX = 12
+EXAMPLE_CHARACTERS_MAX = 400
 
-_EXAMPLE = re.compile(r"Falsifying example: \w+\(\n?(.*?)\)\s*$", re.DOTALL | re.MULTILINE)
-_CASE = re.compile(r"\bcase: (.+)")
+# Older versions of Hypothesis write the first text, newer ones the second.
+_EXAMPLE = re.compile(r"(?:Falsifying example|Failing test case): \w+\(\n(.*?),?\n\s*\)\s*$", re.DOTALL | re.MULTILINE)
+_CASE = re.compile(r"(?<!Failing test )\bcase: (.+)")
 _AGAIN = re.compile(r"\bagain: (python -m .+)")
 
 
@@ -88,4 +91,4 @@ def _notes(text: str, workspace: str) -> Iterator[str]:
     if again := _AGAIN.search(plain):
         yield f"play it again: PYTHONPATH={shlex.quote(workspace)} {again[1].strip()}"
     if example := _EXAMPLE.search(plain):
-        yield f"the example: {' '.join(example[1].split()).rstrip(',')}"
+        yield f"the example: {textwrap.shorten(example[1], EXAMPLE_CHARACTERS_MAX, placeholder=' …')}"

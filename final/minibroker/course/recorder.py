@@ -7,10 +7,12 @@ cannot be imported, such as one with an unfinished line, would keep the tests of
 import importlib
 import importlib.util
 import json
+import signal
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from minibroker.course.repository import workspace_of
 
@@ -75,12 +77,34 @@ class Recorder:
         self.root = root
         self.import_failures: dict[str, dict[str, str]] = {}
         self.compared: list[str] = []
+        self.timed_out = False
 
     def pytest_collection_finish(self, session: "pytest.Session") -> None:
         """Record the number of tests. The file appears in one step, because `checking` may read it at any time."""
         beside = self.path.with_suffix(".new")
         beside.write_text(str(len(session.items)))
         beside.replace(total_beside(self.path))
+
+    def pytest_timeout_set_timer(self, item: "pytest.Item", settings: Any) -> bool:
+        """Stop the run at the first test that takes too long: the next ones may meet the same endless loop.
+
+        The error of pytest-timeout does not stop it: Hypothesis catches that error and tries its example once more.
+        """
+
+        def stop(_signal: int, frame: FrameType | None) -> None:
+            self.timed_out = True
+            self._write_timeout(item.nodeid, settings.timeout, frame)
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout)
+        item.cancel_timeout = lambda: signal.setitimer(signal.ITIMER_REAL, 0)  # type: ignore[attr-defined]
+        return True
+
+    def pytest_sessionfinish(self, session: "pytest.Session") -> None:
+        """Let a run that a timeout has stopped count as failed, and not as interrupted by a person."""
+        if self.timed_out:
+            session.exitstatus = 1
 
     def pytest_runtest_logstart(self) -> None:
         """Forget the comparison of the test before."""
@@ -122,6 +146,17 @@ class Recorder:
             "compared": self.compared if report.failed else [],
             **self.import_failures.get(report.nodeid, {}),
         }
+        self._write_line(outcome)
+
+    def _write_timeout(self, test: str, seconds: float, frame: FrameType | None) -> None:
+        stack = traceback.extract_stack(frame)
+        blamed = _frame_to_blame(stack, self.root)
+        place = f"{_shorten(blamed.filename, self.root)}, line {blamed.lineno}"
+        line = f"it had not ended after {seconds:g} s; it was in {place}: `{blamed.line}`"
+        text = "".join(traceback.format_list(stack))
+        self._write_line({"test": test, "outcome": "failed", "line": line, "text": text, "timed_out": True})
+
+    def _write_line(self, outcome: dict[str, object]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(outcome) + "\n")
 
@@ -132,7 +167,7 @@ def _describe(error: BaseException, root: Path) -> dict[str, str]:
     if isinstance(error, SyntaxError):
         message, file, row, source = error.msg, error.filename or "?", error.lineno, error.text or ""
     else:
-        frame = _frame_to_blame(error, root)
+        frame = _frame_to_blame(traceback.extract_tb(error.__traceback__), root)
         message, file, row, source = str(error), frame.filename, frame.lineno, frame.line or ""
     place = f"{_shorten(file, root)}, line {row}"
     described = {"line": f"{name} in {place}: {_shorten(message, root)}"}
@@ -141,9 +176,8 @@ def _describe(error: BaseException, root: Path) -> dict[str, str]:
     return described | ({"place": place, "source": source.strip()} if is_learners else {})
 
 
-def _frame_to_blame(error: BaseException, root: Path) -> traceback.FrameSummary:
+def _frame_to_blame(frames: Sequence[traceback.FrameSummary], root: Path) -> traceback.FrameSummary:
     """Return the innermost frame in the learner's code, or else in the repository, or else the innermost one."""
-    frames = traceback.extract_tb(error.__traceback__)
     for folder in (workspace_of(root), root):
         inside = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)]
         if inside:

@@ -1,6 +1,6 @@
-"""Help for a learner who is stuck: the hints of a task in steps, and the section of its lesson to read again."""
+"""Help for a learner who is stuck: the hints of a task in steps, and the part of its lesson to read again."""
 
-from minibroker.course.exercises import Chapter, Task
+from minibroker.course.exercises import Build, Chapter, Task
 from minibroker.course.repository import Repository
 from minibroker.course.workspace import Copy, save_copy
 
@@ -16,10 +16,12 @@ def next_hints(repository: Repository, chapter: Chapter, copy: Copy, task: Task)
 
 
 def lesson_to_read(repository: Repository, chapter: Chapter, task: Task) -> str:
-    """Return the page, and if it has one, the section that explains the task's mechanism; empty without a lesson."""
+    """Return the page and the line of the mechanism, or of the task of a module to build; empty without a lesson."""
     if not task.lesson:
         return ""
     page = chapter.folder / task.lesson
     lines = page.read_text(encoding="utf-8").splitlines()
-    section = f", {SECTION.removeprefix('## ')} (line {lines.index(SECTION) + 1})" if SECTION in lines else ""
-    return f"{repository.show(page)}{section}"
+    start = f"**Build track, task {task.id}:" if isinstance(task, Build) else SECTION
+    name = f"task {task.id}" if isinstance(task, Build) else SECTION.removeprefix("## ")
+    row = next((row for row, line in enumerate(lines, start=1) if line.startswith(start)), None)
+    return f"{repository.show(page)}, {name} (line {row})" if row else repository.show(page)
