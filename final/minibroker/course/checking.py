@@ -69,7 +69,8 @@ class Outcome:
 class Verdict:
     """The state of one task, the reason, and the test that shows it.
 
-    If the learner's code cannot be imported, `place` and `source` show the line.
+    If the learner's code cannot be imported, `place` and `source` show the line. `needs` is the function of another
+    task that must be written first, with that task's label.
     """
 
     task: Task
@@ -79,6 +80,7 @@ class Verdict:
     place: str = ""
     source: str = ""
     failure: Outcome | None = None
+    needs: str = ""
 
     def __str__(self) -> str:
         return f"{self.state}: {self.because}" if self.because else self.state
@@ -172,7 +174,8 @@ def judge(task: Task, tests: Sequence[str], outcomes: Iterable[Outcome]) -> Verd
                 return Verdict(task, NOT_YET, f"NotImplementedError: {label}: {function}", outcome.test)
     for outcome in failed:
         for label, function in outcome.stripped:
-            return Verdict(task, NOT_YET, f"needs {label} first: {function}", outcome.test)
+            because, needs = f"needs {label} first: {function}", f"{function} ({label})"
+            return Verdict(task, NOT_YET, because, outcome.test, needs=needs)
     if failed:
         first = failed[0]
         return Verdict(task, FAILING, first.because, first.test, first.place, first.source, first)
