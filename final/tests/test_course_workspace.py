@@ -14,11 +14,13 @@ import pytest
 from cases import case
 from proving import complaints_about_order, complaints_about_reference, complaints_about_task
 
+from minibroker.cli import course as cli_course
 from minibroker.cli.main import main
 from minibroker.course import checking
+from minibroker.course.choosing import Choice
 from minibroker.course.exercises import Track, load_chapter
 from minibroker.course.explaining import explain_bytes
-from minibroker.course.repository import Repository
+from minibroker.course.repository import Repository, find_repository
 from minibroker.log.batch import BatchBuilder
 
 CONFTEST = Path(__file__).parents[2] / "conftest.py"
@@ -94,6 +96,16 @@ def test_total():
 
 def test_no_numbers():
     assert total([]) == 0
+"""
+
+
+LOGGED = """
+    import logging
+    try:
+        add(1, None)
+    except TypeError:
+        logging.exception("closed")
+    assert False
 """
 
 
@@ -197,6 +209,9 @@ def test_a_session_goes_from_red_to_green(learner: Learner) -> None:
 
     learner.writes("totals.py", TOTALS)
     assert "1.2  Add many         not yet: needs exercise 1.1 first: add\n" in learner.sees("check", "1", code=1)
+    alone = learner.sees("check", "1", "--exercise", "1.2", code=1)
+    step = "write add (exercise 1.1), then `minibroker course check 1 --exercise 1.2`"
+    assert alone.splitlines()[-1] == f"next: {step}"
 
     learner.writes("sums.py", SUMS.replace("a + b", "a - b"))
     wrong = learner.sees("check", "1", code=1)
@@ -341,6 +356,10 @@ def test_a_failure_is_explained_with_its_first_difference_and_the_section_to_rea
         ],
         'assert add(1, 1) == 3, "Failing test case: test_add(\\n    a=[1,\\n     2],\\n    b=(3,),\\n)"': [
             "the example: a=[1, 2], b=(3,)",
+        ],
+        LOGGED: [
+            "this error was logged: TypeError: unsupported operand type(s) for +: 'int' and 'NoneType' "
+            f"(workspace/minibroker/toy/sums.py, line {SUMS[: SUMS.index('a + b')].count(chr(10)) + 1})",
         ],
     }
     for line, explained in cases.items():
@@ -884,6 +903,23 @@ def test_a_chapter_that_is_done_is_used_until_its_code_changes(late_learner: Lea
     output = late_learner.sees("check", "2")
     assert f"minibroker.toy: the reference, because chapter 1 is not done ({changed})\n" in output
     assert changed in late_learner.sees("list")
+
+
+def test_unfinished_chapters_take_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    unused = {
+        "log": "because chapter 1 is not done (1 of 2 done)",
+        "wire": "because chapter 3 is not done (0 of 5 done)",
+    }
+    cli_course._echo_reference(Choice(mine=(), unused=unused, unfinished=(1, 3), reference=()))
+    reason = "because chapters 1, 3 are not done; `minibroker course status` says why"
+    assert capsys.readouterr().out == f"minibroker.log, minibroker.wire: the reference, {reason}\n"
+
+
+def test_the_titles_of_tasks_are_one_column() -> None:
+    tasks = load_chapter(find_repository(CONFTEST), 4).tasks
+    labels = dict(zip((task.id for task in tasks), cli_course._columns(tasks), strict=True))
+    assert labels["4.9"].index("Check a proof") == labels["4.10"].index("Check what clients saw")
+    assert len(set(map(len, labels.values()))) == 1
 
 
 def test_status_says_where_the_reference_serves_and_why(late_learner: Learner) -> None:

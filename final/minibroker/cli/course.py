@@ -128,7 +128,8 @@ def status() -> None:
     for package in choice.mine:
         shown = repository.show(repository.workspace / "minibroker" / package)
         click.echo(f"minibroker.{package}: yours ({shown})")
-    _echo_reference(choice)
+    for package, reason in choice.unused.items():
+        click.echo(f"minibroker.{package}: the reference, {reason}")
     click.echo("the rest of minibroker: the reference")
     for complaint in workspace.complaints(repository):
         click.echo(f"warning: {complaint}", err=True)
@@ -209,10 +210,15 @@ def _start_command(number: int, track: Track | None) -> str:
 
 
 def _echo_tasks(repository: Repository, chapter: Chapter) -> None:
-    width = max(len(task.title) for task in chapter.tasks)
-    for task in chapter.tasks:
+    for task, label in zip(chapter.tasks, _columns(chapter.tasks), strict=True):
         path = repository.workspace / task.file
-        click.echo(f"  {task.id}  {task.title:<{width}}  {repository.show(path)}: {_places(task, path)}")
+        click.echo(f"  {label}  {repository.show(path)}: {_places(task, path)}")
+
+
+def _columns(tasks: Sequence[Task]) -> list[str]:
+    """The ids and titles of tasks, as two columns."""
+    id_width, title_width = (max(map(len, column)) for column in zip(*((it.id, it.title) for it in tasks), strict=True))
+    return [f"{task.id:<{id_width}}  {task.title:<{title_width}}" for task in tasks]
 
 
 def _places(task: Task, path: Path) -> str:
@@ -223,21 +229,26 @@ def _places(task: Task, path: Path) -> str:
 
 
 def _echo_reference(choice: Choice) -> None:
-    for package, reason in choice.unused.items():
-        click.echo(f"minibroker.{package}: the reference, {reason}")
+    """Say in one line for which packages of the learner the reference is used."""
+    reasons = list(dict.fromkeys(choice.unused.values()))
+    if len(reasons) > 1:
+        chapters = ", ".join(map(str, choice.unfinished))
+        reasons = [f"because chapters {chapters} are not done; `minibroker course status` says why"]
+    for reason in reasons:
+        packages = ", ".join(f"minibroker.{package}" for package in choice.unused)
+        click.echo(f"{packages}: the reference, {reason}")
 
 
 def _echo_verdicts(verdicts: Sequence[Verdict]) -> None:
-    width = max(len(verdict.task.title) for verdict in verdicts)
-    for verdict in verdicts:
-        click.echo(f"  {verdict.task.id}  {verdict.task.title:<{width}}  {verdict}")
+    for verdict, label in zip(verdicts, _columns([verdict.task for verdict in verdicts]), strict=True):
+        click.echo(f"  {label}  {verdict}")
 
 
 def _echo_what_is_next(repository: Repository, chapter: Chapter, verdicts: Sequence[Verdict], *, alone: bool) -> None:
     open_ones = [verdict for verdict in verdicts if verdict.state != DONE]
     if open_ones:
         # A failing task comes first, because it was begun; a task that needs another one comes last.
-        verdict = min(open_ones, key=lambda verdict: (verdict.state == NOT_YET, "needs" in verdict.because))
+        verdict = min(open_ones, key=lambda verdict: (verdict.state == NOT_YET, bool(verdict.needs)))
         if verdict.failure and not verdict.place:
             _echo_explained(repository, verdict.failure)
             _echo_lesson(repository, chapter, verdict.task)
@@ -264,8 +275,10 @@ def _next_step(repository: Repository, chapter: Chapter, verdict: Verdict) -> st
         return f"correct {verdict.place}: `{verdict.source}`"
     if verdict.state != NOT_YET:
         return f"see the whole failure with `pytest --mine '{verdict.test}'`"
-    path = repository.show(repository.workspace / task.file)
     again = f"minibroker course check {chapter.number} --exercise {task.id}"
+    if verdict.needs:
+        return f"write {verdict.needs}, then `{again}`"
+    path = repository.show(repository.workspace / task.file)
     what = f"{' and '.join(task.functions)} in {path}" if isinstance(task, Exercise) else f"the module {path}"
     return f"write {what}, then `{again}`"
 

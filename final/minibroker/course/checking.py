@@ -71,7 +71,8 @@ class Outcome:
 class Verdict:
     """The state of one task, the reason, and the test that shows it.
 
-    If the learner's code cannot be imported, `place` and `source` show the line.
+    If the learner's code cannot be imported, `place` and `source` show the line. `needs` is the function of another
+    task that must be written first, with that task's label.
     """
 
     task: Task
@@ -82,6 +83,7 @@ class Verdict:
     source: str = ""
     failure: Outcome | None = None
     share: str = ""  # how many of the task's tests fail
+    needs: str = ""
 
     def __str__(self) -> str:
         return f"{self.state}{self.share}: {self.because}" if self.because else self.state
@@ -176,7 +178,8 @@ def judge(task: Task, tests: Sequence[str], outcomes: Iterable[Outcome]) -> Verd
                 return Verdict(task, NOT_YET, f"NotImplementedError: {label}: {function}", outcome.test)
     for outcome in failed:
         for label, function in outcome.stripped:
-            return Verdict(task, NOT_YET, f"needs {label} first: {function}", outcome.test)
+            because, needs = f"needs {label} first: {function}", f"{function} ({label})"
+            return Verdict(task, NOT_YET, because, outcome.test, needs=needs)
     if failed:
         first = failed[0]
         count = sum(bool(outcomes_of([test], failed)) for test in tests)

@@ -22,6 +22,8 @@ class Choice:
 
     mine: tuple[str, ...]
     unused: dict[str, str]
+    unfinished: tuple[int, ...]
+    """The chapters of the packages that are not used."""
     reference: tuple[Path, ...]
     """The folders of the chapters whose reference is used. They come before the workspace on `sys.path`."""
 
@@ -29,6 +31,7 @@ class Choice:
 def choose(repository: Repository, tested: Collection[int], *, unfinished: bool = False) -> Choice:
     """Choose the copies that are done or belong to the chapters `tested`; with `unfinished`, choose all of them."""
     unused: dict[str, str] = {}
+    numbers: list[int] = []
     reference: list[Path] = []
     for number in CHAPTER_NUMBERS:
         copy, folder = find_copy(repository, number), repository.folder(number)
@@ -36,11 +39,13 @@ def choose(repository: Repository, tested: Collection[int], *, unfinished: bool 
             continue
         if reason := why_unfinished(repository, number, copy):
             unused.update(dict.fromkeys(copy.packages, reason))
+            numbers.append(number)
             reference.append(folder)
     held = held_packages(repository.workspace)
     return Choice(
         mine=tuple(package for package in held if package not in unused),
         unused={package: reason for package, reason in unused.items() if package in held},
+        unfinished=tuple(numbers),
         reference=tuple(reference),
     )
 

@@ -24,6 +24,8 @@ EXAMPLE_CHARACTERS_MAX = 400
 # Older versions of Hypothesis write the first text, newer ones the second.
 _EXAMPLE = re.compile(r"(?:Falsifying example|Failing test case): \w+\(\n(.*?),?\n\s*\)\s*$", re.DOTALL | re.MULTILINE)
 _CASE = re.compile(r"(?<!Failing test )\bcase: (.+)")
+_LOGGED = re.compile(r"^Traceback \(most recent call last\):\n((?:(?: .*)?\n)*)(\w.*)", re.MULTILINE)
+_FRAME = re.compile(r'File "(.+)", line (\d+)')
 _AGAIN = re.compile(r"\bagain: (python -m .+)")
 
 
@@ -83,11 +85,15 @@ def explain_text(yours: str, expected: str) -> Iterator[str]:
 
 
 def _notes(text: str, workspace: str) -> Iterator[str]:
-    """Yield what a failure's text says about its case, its random example and the command that replays its seed."""
+    """Yield the case, the exception that was only logged, the random example, and the command that replays a seed."""
     # pytest marks the lines of an error with an E.
     plain = re.sub(r"^E ? ?", "", text, flags=re.MULTILINE)
     if named := _CASE.search(plain):
         yield f"the case: {named[1].strip()}"
+    if logged := _LOGGED.search(plain):
+        mine = [found for found in _FRAME.findall(logged[1]) if f"{workspace}/" in found[0]]
+        where = "".join(f" ({path[path.rfind(workspace) :]}, line {row})" for path, row in mine[-1:])
+        yield f"this error was logged: {logged[2].strip()}{where}"
     if again := _AGAIN.search(plain):
         yield f"play it again: PYTHONPATH={shlex.quote(workspace)} {again[1].strip()}"
     if example := _EXAMPLE.search(plain):

@@ -42,7 +42,8 @@ class Indexes:
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = last_offset
-        # If the batch begins more than the interval after the last entry's batch, add an entry for it.
+        # If the batch begins more than the interval after the last entry's batch, add an entry for it, remember its
+        # position, and note whether the indexes have room for another one (`is_full`: the log then rolls).
         if position - self._entry_position > self._interval_bytes:
             self.offsets.append(last_offset - self._base_offset, position)
             self._append_time()

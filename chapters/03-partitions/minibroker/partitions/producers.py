@@ -133,7 +133,7 @@ class ProducerState:
                 f"{header.producer_epoch}"
             )
             raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH, message)
-        # Markers have no sequence.
+        # Markers, the control batches of chapter 06 (`is_control`), have no sequence.
         if header.is_control:
             return
         # A batch begins where the last one ended, and a new epoch begins with 0; after SEQUENCE_MAX comes 0.

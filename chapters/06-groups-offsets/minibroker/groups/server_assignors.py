@@ -50,6 +50,7 @@ Counts = Mapping[Topic, int]
 
 def assign_range(members: Members[Topic], counts: Counts[Topic]) -> dict[str, Partitions[Topic]]:
     """Divide each topic into one run of partitions for each subscriber. The first runs may be longer by one."""
+    # Every member is in the result, also one that gets nothing. The members have the same order for every topic.
     assigned: dict[str, dict[Topic, frozenset[int]]] = {member_id: {} for member_id in members}
     for topic, subscribers in _subscribers(members_in_order(members), members, counts).items():
         for member_id, run in _runs(subscribers, counts[topic]):
@@ -87,6 +88,7 @@ def _subscribers(order: Sequence[str], members: Members[Topic], counts: Counts[T
 
 def _runs(subscribers: Sequence[str], count: int) -> Iterator[tuple[str, range]]:
     """Each subscriber that gets partitions of a topic, with its run of partitions."""
+    # The runs follow each other, and the first ones may be longer by one. An empty run is left out.
     length, longer = divmod(count, len(subscribers))
     start = 0
     for number, member_id in enumerate(subscribers[:count]):

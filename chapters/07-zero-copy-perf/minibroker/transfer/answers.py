@@ -152,8 +152,10 @@ class Answers:
     def _advance(self) -> None:
         """Send the answers at the head of the line that are ready. Answers that come together are sent together."""
         outbox, line = self._outbox, self._line
+        # Answers leave in the order of their requests, and none may follow a large answer that is being sent.
         while line and outbox.sending is None and (reply := line.take()) is not None:
             self._take(reply)
+        # While others wait in line, more may become ready in this turn of the event loop. Send them together, soon.
         if not line or outbox.sending is not None:
             outbox.flush()
         elif not self._is_flush_due:

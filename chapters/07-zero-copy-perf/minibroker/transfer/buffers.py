@@ -58,6 +58,7 @@ class LongFrame:
 
     def room(self, bytes_max: int) -> memoryview:
         """Where the next bytes go, at most `bytes_max` of them."""
+        # A full buffer grows with the bytes that have arrived, and keeps them; it is never longer than the frame.
         if self.arrived == len(self.buffer):
             grown = bytearray(min(self.length, 2 * self.arrived))
             grown[: self.arrived] = self.buffer

@@ -148,17 +148,22 @@ class FastConnection(asyncio.BufferedProtocol):
         """Answer whole frames, one after the other; return the position after them."""
         size, turn_end, bytes_max = len(data), monotonic() + _TURN_S, self._server.limits.request_bytes_max
         while size - position > LENGTH_SIZE:
+            # Stop before a frame that is not whole, or whose length cannot be right: the caller judges it.
             start = position + LENGTH_SIZE
             stop = start + _LENGTH.unpack_from(data, position)[0]
             if not start < stop <= size or stop - start > bytes_max:
                 break
             position = stop
+            # The inbox is used again in the next event, so a short frame is copied. The log stamps batches in place, so
+            # the copy must be one that can be changed.
             is_copied = stop - start <= _COPIED_BYTES_MAX
             self._answer(memoryview(bytearray(data[start:stop])) if is_copied else data[start:stop])
+            # No frame is parsed while a request waits. If its frame was not copied, the request keeps the inbox.
             if self._is_busy:
                 if not is_copied:
                     self._buffers.renew()
                 break
+            # A long turn, or many bytes of answers, end with a break, so that other clients have their turn.
             if monotonic() > turn_end or self._outbox.bytes > _TOGETHER_BYTES_MAX:
                 self._take_a_break()
                 break

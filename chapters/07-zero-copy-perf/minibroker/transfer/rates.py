@@ -41,6 +41,7 @@ class Rate:
     def record(self, amount: float, now_ms: int) -> None:
         """Count an amount. A negative one takes back an earlier one."""
         self._forget(now_ms)
+        # A sample holds the amounts of one window. After its end, the next amount begins another sample.
         begin_ms, known = self._samples[-1] if self._samples else (now_ms, 0.0)
         if not self._samples or now_ms - begin_ms >= self._windows.ms:
             self._samples.append((now_ms, amount))

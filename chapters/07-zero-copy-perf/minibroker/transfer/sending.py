@@ -177,12 +177,15 @@ class Sending:
             raise BlockingIOError
 
     def _send_slice(self, part: FileSlice) -> None:
+        # A large slice is sent in pieces. A file that has no descriptor is copied, like every file with Transfer.COPY.
         count = min(part.count, PIECE_BYTES)
         handle = None if self.transfer is Transfer.COPY else _handle_of(part.file)
         if handle is None:
+            # These bytes have left the file, even if the socket does not take them all: the slice moves on first.
             data = read_whole(FileSlice(part.file, part.position, count))
             self._on_taken(part, count)
             self._send_bytes(data)
+        # In the two other ways the slice moves on by as many bytes as the socket has taken.
         elif self.transfer is Transfer.SENDFILE:
             self._on_taken(part, os.sendfile(self._descriptor, handle.fileno(), part.position, count))
         else:

@@ -60,6 +60,7 @@ class CachedPartition:
 
     def is_news(self, data: PartitionData) -> bool:
         """Whether the reader must be told of what was read."""
+        # News are records, an error, a log that diverges, and an offset that differs from the one the reader was told.
         return (
             record_bytes(data) > 0
             or data.error_code != ErrorCode.NONE
@@ -167,6 +168,7 @@ class FetchSession:
             return False
         if known.is_news(data):
             return True
+        # A partition that was read to its end, without news, is read again only after a change.
         if known.is_at_end(data, is_committed_only=self._is_committed_only):
             self._due.pop(known, None)
         return False
