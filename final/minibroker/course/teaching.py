@@ -1,5 +1,7 @@
 """Help for a learner who is stuck: the hints of a task in steps, and the part of its lesson to read again."""
 
+import re
+
 from minibroker.course.exercises import Build, Chapter, Task
 from minibroker.course.repository import Repository
 from minibroker.course.workspace import Copy, save_copy
@@ -21,7 +23,8 @@ def lesson_to_read(repository: Repository, chapter: Chapter, task: Task) -> str:
         return ""
     page = chapter.folder / task.lesson
     lines = page.read_text(encoding="utf-8").splitlines()
-    start = f"**Build track, task {task.id}:" if isinstance(task, Build) else SECTION
-    name = f"task {task.id}" if isinstance(task, Build) else SECTION.removeprefix("## ")
-    row = next((row for row, line in enumerate(lines, start=1) if line.startswith(start)), None)
+    name, start = SECTION.removeprefix("## "), f"{SECTION}$"
+    if isinstance(task, Build):
+        name, start = f"task {task.id}", rf"\*\*Build track,.* {re.escape(task.id)}:"
+    row = next((row for row, line in enumerate(lines, start=1) if re.match(start, line)), None)
     return f"{repository.show(page)}, {name} (line {row})" if row else repository.show(page)
