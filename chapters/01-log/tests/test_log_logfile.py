@@ -342,6 +342,16 @@ def test_closing_a_log_closes_its_file_once() -> None:
         log.read(0, bytes_max=1)
 
 
+def test_closing_closes_the_file_even_if_the_flush_fails() -> None:
+    files = MemoryFiles()
+    log = log_of(1, files=files)
+    files.fsync_error = OSError(errno.EIO, "input/output error")
+    with pytest.raises(LogOffline):
+        log.close()
+    with pytest.raises(OSError, match="closed"):
+        log.read(0, bytes_max=1)
+
+
 def test_a_deleted_log_leaves_its_file_to_a_readers_slice() -> None:
     log = log_of(2)
     found = log.read(0, bytes_max=EVERYTHING)
