@@ -37,6 +37,10 @@ class Companion(Protocol):
         """Add a batch of the log. Only its header was read; no checksum was checked. `batch.read()` reads all of it."""
         raise NotImplementedError
 
+    def on_restored(self) -> None:
+        """The batches that `restore` asked for have been replayed."""
+        return
+
     def on_append(self, header: BatchHeader, batch: Bytes, position: int) -> None:
         """A batch was written at `position` of the active segment. A companion that keeps the batch must copy it."""
         raise NotImplementedError
@@ -105,5 +109,7 @@ class Companions:
                 for offset, companion in wanted:
                     if header.last_offset >= offset:
                         companion.replay(header, batch)
+            for companion in self.members:
+                companion.on_restored()
         except Exception as error:
             self._on_failure(error)

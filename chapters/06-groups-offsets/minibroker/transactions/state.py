@@ -147,6 +147,10 @@ class TransactionLog(Companion):
         self.guards.end_all()
         return self._producers.snapshot_offset
 
+    def on_restored(self) -> None:
+        """Flush the entries that were made again: the recovery point may be after them already."""
+        self._index.flush()
+
     def replay(self, header: BatchHeader, batch: Bytes | FileSlice, position: int = 0) -> None:  # noqa: ARG002
         """Note a batch that was appended, or that is read at the start."""
         attributes = header.attributes
