@@ -43,11 +43,9 @@ class FastConnection(asyncio.BufferedProtocol):
     def __init__(
         self, server: Server, new_session: NewSession, buffers: Buffers, way: Way, arrivals: Arrivals | None
     ) -> None:
-        self._server = server
-        self._new_session = new_session
+        self._server, self._new_session = server, new_session
         self._buffers, self._way, self._arrivals = buffers, way, arrivals
-        self.trial = ""
-        self.served_count = 0
+        self.trial, self.served_count = "", 0
         self.begun_ms = self.since_ms = monotonic_ms()
         self._kept = b""
         """The bytes that arrived and were not parsed yet: a part of a frame, or whole frames while none is parsed."""
@@ -67,8 +65,7 @@ class FastConnection(asyncio.BufferedProtocol):
         self._reading = Reading(transport)
         self._answers = Answers(self._server, self.session, transport, self._way, self)
         self._outbox = self._answers.outbox
-        self.peer = self.session.peer
-        self.address = host_of(self.peer)
+        self.peer, self.address = self.session.peer, host_of(self.session.peer)
         # With this limit, `pause_writing` is called as soon as the socket does not take all bytes.
         transport.set_write_buffer_limits(high=0)
         if not self._server.enter(self):
@@ -154,8 +151,7 @@ class FastConnection(asyncio.BufferedProtocol):
             if not start < stop <= size or stop - start > bytes_max:
                 break
             position = stop
-            # The inbox is used again in the next event, so a short frame is copied. The log stamps batches in place, so
-            # the copy must be one that can be changed.
+            # The inbox is used again, so a short frame is copied, into memory that the log can stamp.
             is_copied = stop - start <= _COPIED_BYTES_MAX
             self._answer(memoryview(bytearray(data[start:stop])) if is_copied else data[start:stop])
             # No frame is parsed while a request waits. If its frame was not copied, the request keeps the inbox.
