@@ -14,9 +14,9 @@ TESTS ?= $(patsubst $(ROOT)/%,%,$(wildcard $(ROOT)/final/tests/test_spark_*.py $
 CYCLES ?= 20
 ROUNDS ?= 20
 KILLS ?= 51
-# How many tests run at once. Most tests of a cluster wait for elections and timeouts, so there is one worker more than
+# How many tests run at once. Most tests of a cluster wait for elections and timeouts, so there are two workers more than
 # there are cores.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 WORLDS ?= replication_world raft_world controller_world groups_world transactions_world
 export VENV PYTHON NO_SETUP
 
