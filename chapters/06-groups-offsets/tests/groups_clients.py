@@ -74,6 +74,8 @@ class Plan(NamedTuple):
 
 
 Then = Callable[[Told | None], None]
+Pending = dict[int, tuple[Then, Timer]]
+"""The requests of one connection that wait for their answers, by number."""
 
 
 class Client:
@@ -85,7 +87,7 @@ class Client:
         self.chance = world.chance(name)
         self.process = Process(world.scheduler, world.trace, name)
         self.link: Link | None = None
-        self._pending: dict[int, tuple[Then, Timer]] = {}
+        self._pending: Pending = {}
 
     def ask(self, version: int, request: Request, then: Then, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
         """Send a request. `then` gets the answer, or None if the connection breaks or the answer takes too long."""
@@ -106,17 +108,17 @@ class Client:
         node = self.find_node()
         if node is None:
             return
-        link: Link | None = None
-        link = Link(
+        # Each connection has its own: a client that was paused may connect again before it hears that a link broke.
+        self._pending = {}
+        self.link = Link(
             self.world.network,
             self.process,
             node.process,
             serve=node.serve,
-            on_answer=self._on_answer,
-            on_broken=lambda: self._on_broken(link),
+            on_answer=partial(self._on_answer, self._pending),
+            on_broken=partial(self._on_broken, self._pending),
         )
-        node.links = [*(it for it in node.links if it.is_open), link]
-        self.link = link
+        node.links = [*(it for it in node.links if it.is_open), self.link]
 
     def find_node(self) -> Any:
         """The node to connect to."""
@@ -131,18 +133,17 @@ class Client:
         if number in self._pending:
             self.disconnect()
 
-    def _on_answer(self, told: Told) -> None:
-        then, timer = self._pending.pop(told.number, (None, None))
+    def _on_answer(self, pending: Pending, told: Told) -> None:
+        then, timer = pending.pop(told.number, (None, None))
         if then is not None and timer is not None:
             timer.cancel()
             then(told)
 
-    def _on_broken(self, link: Link | None) -> None:
-        if link is self.link:
-            pending, self._pending = self._pending, {}
-            for then, timer in pending.values():
-                timer.cancel()
-                then(None)
+    def _on_broken(self, pending: Pending) -> None:
+        while pending:
+            then, timer = pending.pop(next(iter(pending)))
+            timer.cancel()
+            then(None)
 
     def end(self, how: str) -> None:
         """The process ends, and its connection with it."""
