@@ -31,14 +31,7 @@ WORKSPACE = workspace_of(ROOT)
 REPOSITORY = Repository(ROOT, WORKSPACE)
 SHOWN = REPOSITORY.show(WORKSPACE)
 
-# Long tests start first, so that at the end no core waits for another that has just started one. The tests with a Spark
-# session are in one worker, so that one JVM starts.
-SPARK = (
-    "final/tests/test_pipelines_kill.py",
-    "final/tests/test_pipelines_archive.py",
-    "final/tests/test_spark_sink.py",
-    "final/tests/test_spark_source.py",
-)
+# Long tests start first, so that at the end no core waits for another that has just started one.
 LONG = (
     "tests/test_lessons_commands.py",
     "tests/test_repository_",
@@ -107,8 +100,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # the end of another part.
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    parts[0] += [item for item in items if item.nodeid.startswith(SPARK)]
-    rest = [item for item in items if not item.nodeid.startswith((*SPARK, *LONG))]
+    # The tests with a Spark session are in one worker, so that one JVM starts.
+    parts[0] += [item for item in items if _uses_spark(item)]
+    rest = [item for item in items if not _uses_spark(item) and not item.nodeid.startswith(LONG)]
     for number, group in enumerate(_long_groups(items)):
         parts[1 + number % (workers - 1) if workers > 1 else 0] += group
     for number, part in enumerate(parts, 1):
@@ -116,6 +110,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         part += rest[:missing] if number < workers else rest
         del rest[:missing]
     items[:] = [item for part in parts for item in part]
+
+
+def _uses_spark(item: pytest.Item) -> bool:
+    return "spark" in getattr(item, "fixturenames", ())
 
 
 def _long_groups(items: list[pytest.Item]) -> Iterator[list[pytest.Item]]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest_plugins = ["clients_fixtures", "spark_fixtures"]
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_a_batch_that_is_published_again_replaces_its_first_attempt(spark: "SparkSession", tmp_path: Path) -> None:

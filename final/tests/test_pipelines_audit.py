@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from spark_fixtures import Topics
 
 pytest_plugins = ["clients_fixtures", "spark_fixtures"]
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 def line(topic: str, partition: int, sequence: int, offset: int | None, error: str | None = None) -> str:

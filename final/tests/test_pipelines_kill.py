@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest_plugins = ["clients_fixtures", "spark_fixtures"]
-pytestmark = pytest.mark.xdist_group("spark")
 
 SECONDS_MAX = 240
 WITH_ORDERS = "MINIBROKER_WITH_ORDERS" in os.environ

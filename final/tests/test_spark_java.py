@@ -1,7 +1,8 @@
-"""Which Java Spark gets. test_pipelines_kill.py shows that it runs on the Java of the extra."""
+"""Which Java and which home Spark gets. test_pipelines_kill.py shows that it runs on the Java of the extra."""
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from cases import case
@@ -9,7 +10,13 @@ from cases import case
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from minibroker.spark.errors import JavaMissing, SparkMissing
+from minibroker.spark.home import prepare_home
 from minibroker.spark.java import prepare_java, retrying, session, version_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest_plugins = ["spark_fixtures"]
 
 
 def make_java(home: Path, version: str) -> Path:
@@ -72,3 +79,23 @@ def test_a_local_master_repeats_failed_tasks() -> None:
         "local[2,1]",
         "spark://host:7077",
     ]
+
+
+def test_spark_gets_a_home_without_the_zip_file_of_pyspark_unless_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert prepare_home() is None
+    monkeypatch.delenv("SPARK_HOME")
+    home = prepare_home()
+    assert home == os.environ["SPARK_HOME"]
+    assert (Path(home) / "bin" / "spark-submit").is_file()
+    assert (Path(home) / "jars").is_dir()
+    assert not (Path(home) / "python").exists()
+
+
+def test_workers_import_pyspark_from_the_package(spark: "SparkSession") -> None:
+    def where(_number: int) -> str:
+        import pyspark
+
+        return pyspark.__file__
+
+    assert spark.sparkContext.parallelize([0], 1).map(where).first() == where(0)

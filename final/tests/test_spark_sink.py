@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytest_plugins = ["clients_fixtures", "spark_fixtures"]
-pytestmark = pytest.mark.xdist_group("spark")
 
 PRODUCE = 0
 SECONDS_MAX = 120

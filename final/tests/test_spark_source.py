@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from spark_fixtures import Topics
 
 pytest_plugins = ["clients_fixtures", "spark_fixtures"]
-pytestmark = pytest.mark.xdist_group("spark")
 
 SECONDS_MAX = 90
 DOCS = Path(__file__).parents[2] / "docs"

@@ -139,10 +139,12 @@ class Authority(AuthorityNode):
         node_id, before, proposal = request.broker_id, self.partition, request.proposal
         altered = self.alter(node_id, request.broker_epoch, proposal)
         after = self.partition
-        if after.partition_epoch != before.partition_epoch:
-            self._check_altered(node_id, before, after, proposal)
-        elif altered.code is not ErrorCode.NONE:
+        if altered.code is not ErrorCode.NONE:
             self.world.states.reach("proposal refused")
+            if after.isr != before.isr:
+                raise Violation(13, f"{proposal} was refused, and {before} became {after}")
+        elif after.partition_epoch != before.partition_epoch:
+            self._check_altered(node_id, before, after, proposal)
         reply(Answered(altered))
 
     def _check_altered(

@@ -40,6 +40,9 @@ class News(NamedTuple):
 class AuthorityNode:
     """The controller on its own disk, which is never lost."""
 
+    alter_partitions: Callable[[int, int, Sequence[IsrChange]], AlterPartitions] = AlterPartitions
+    """Makes the command that decides about proposals."""
+
     def __init__(self, files: MemoryFiles | None = None) -> None:
         self.files = files or MemoryFiles()
         log = DataDirectory(self.files, "data").open_log(METADATA, METADATA_LOG_CONFIG)
@@ -77,7 +80,7 @@ class AuthorityNode:
     def alter(self, node_id: int, broker_epoch: int, proposal: IsrProposal) -> Altered:
         """Decide about a leader's proposal."""
         change = IsrChange(TOPIC_ID, 0, proposal.leader_epoch, proposal.partition_epoch, proposal.isr)
-        (it,) = self.voter.propose(AlterPartitions(node_id, broker_epoch, [change])).result
+        (it,) = self.voter.propose(self.alter_partitions(node_id, broker_epoch, [change])).result
         return Altered(it.code, it.isr, it.partition_epoch)
 
 

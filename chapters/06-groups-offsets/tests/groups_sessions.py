@@ -13,6 +13,7 @@ from replication_cluster import Member as ReplicaMember
 
 from minibroker.controller.fencing import FenceBroker
 from minibroker.controller.lifecycle import BrokerState, Heartbeat
+from minibroker.controller.reassignment import alter_moving_partitions
 from minibroker.controller.sessions import Sessions
 from minibroker.controller.tables.broker_heartbeat import BrokerHeartbeatRequest
 from minibroker.simulation.links import Reply
@@ -62,6 +63,8 @@ class SessionAuthority(Authority):
     """Chapter 04's controller, which fences silent nodes as chapter 05's controller does."""
 
     world: "World"
+    # It raises the partition epoch when it refuses a fenced replica, because a copy of the proposal may be on its way.
+    alter_partitions = staticmethod(alter_moving_partitions)
 
     def start(self) -> None:
         if not self.process.is_alive:

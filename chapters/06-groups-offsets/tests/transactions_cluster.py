@@ -47,7 +47,7 @@ from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.produce import Produce
 from minibroker.partitions.waiting import Waiting
 from minibroker.replication.answering import LogEnds
-from minibroker.replication.authority import AlterPartitions, Election, ElectLeaders, IsrChange, _changed
+from minibroker.replication.authority import Election, ElectLeaders, IsrChange, _changed
 from minibroker.replication.follower import Fetched, Position
 from minibroker.replication.leader import Altered, IsrProposal
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
@@ -170,7 +170,7 @@ class Controller(SessionAuthority):
         topic_id = self.image.topics[it.name.topic].topic_id
         proposal = it.proposal
         change = IsrChange(topic_id, it.name.partition, proposal.leader_epoch, proposal.partition_epoch, proposal.isr)
-        (found,) = self.voter.propose(AlterPartitions(it.broker_id, it.broker_epoch, [change])).result
+        (found,) = self.voter.propose(self.alter_partitions(it.broker_id, it.broker_epoch, [change])).result
         reply(Answered(Altered(found.code, found.isr, found.partition_epoch)))
 
     def elect_for(

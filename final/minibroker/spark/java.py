@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minibroker.spark.errors import JavaMissing, SparkMissing
+from minibroker.spark.home import prepare_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,6 +107,7 @@ def session(app: str, master: str = "local[*]", **conf: str) -> "SparkSession":
     from pyspark.sql import SparkSession  # noqa: PLC0415 - it may not be installed
 
     prepare_java()
+    prepare_home()
     # Workers must run this Python, with its packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app).master(retrying(master))
