@@ -92,6 +92,8 @@ class History:
     two_owners: list[str] = field(default_factory=list)
     """Partitions with two owners: given to a second one too early, or committed by an owner that had lost it."""
     errors: list[str] = field(default_factory=list)
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    """Each event is noted under it, because the members may have threads of their own."""
 
     @property
     def is_well(self) -> bool:
@@ -175,7 +177,8 @@ class Member:
                 continue
             partition = (message.topic() or "", message.partition() or 0)
             offset = message.offset() or 0
-            self._history.on_read(self.name, partition, offset, bytes(message.value() or b""))
+            with self._history.lock:
+                self._history.on_read(self.name, partition, offset, bytes(message.value() or b""))
             self._read[partition] = offset + 1
         self.commit()
 
@@ -193,11 +196,12 @@ class Member:
             self._read = wanted | self._read
             self._note(refused.args[0])
             return
-        for it in found or ():
-            if it.error is None:
-                self._history.on_committed(self.name, (it.topic, it.partition), it.offset)
-            else:
-                self._note(it.error)
+        with self._history.lock:
+            for it in found or ():
+                if it.error is None:
+                    self._history.on_committed(self.name, (it.topic, it.partition), it.offset)
+                else:
+                    self._note(it.error)
 
     def _note(self, error: KafkaError | None) -> None:
         if error is not None and error.code() not in _EXPECTED:
@@ -209,16 +213,18 @@ class Member:
         self._forget(self.owned)
 
     def _forget(self, partitions: set[Partition]) -> None:
-        for it in list(partitions):
-            self._history.on_revoked(self.name, it)
-            self._read.pop(it, None)
+        with self._history.lock:
+            for it in list(partitions):
+                self._history.on_revoked(self.name, it)
+                self._read.pop(it, None)
         self.owned -= partitions
 
     def _on_assign(self, _consumer: Consumer, given: list[TopicPartition]) -> None:
         self.changes.append(f"+{sorted((it.topic, it.partition) for it in given)}")
-        for it in given:
-            self.owned.add((it.topic, it.partition))
-            self._history.on_assigned(self.name, (it.topic, it.partition), is_orderly=self._is_orderly)
+        with self._history.lock:
+            for it in given:
+                self.owned.add((it.topic, it.partition))
+                self._history.on_assigned(self.name, (it.topic, it.partition), is_orderly=self._is_orderly)
 
     def _on_revoke(self, _consumer: Consumer, taken: list[TopicPartition]) -> None:
         self.changes.append(f"-{sorted((it.topic, it.partition) for it in taken)}")
@@ -326,25 +332,36 @@ def crews_of_each_kind(
 
 
 class Background:
-    """Polls crews in threads of their own, one each, while a test does something else."""
+    """Polls each member of some crews in a thread of its own, while a test does something else.
+
+    A commit behind a JoinGroup on the same connection waits until the other members have joined. So a member that
+    commits must not keep the others from being polled.
+    """
 
     def __init__(self, crews: Iterable[Crew]) -> None:
+        self._crews = list(crews)
         self._is_over = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(it,), daemon=True) for it in crews]
+        self._polled: dict[Member, threading.Thread] = {}
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "Background":
-        for it in self._threads:
-            it.start()
+        self._watcher.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
-        for it in self._threads:
+        for it in (self._watcher, *self._polled.values()):
             it.join()
 
-    def _run(self, crew: Crew) -> None:
+    def _watch(self) -> None:
+        while not self._is_over.wait(0.02):
+            for member in [it for crew in self._crews for it in crew.members if it not in self._polled]:
+                self._polled[member] = threading.Thread(target=self._run, args=(member,), daemon=True)
+                self._polled[member].start()
+
+    def _run(self, member: Member) -> None:
         while not self._is_over.is_set():
-            crew.poll()
+            member.poll()
 
 
 # Coordinators

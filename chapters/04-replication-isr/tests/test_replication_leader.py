@@ -348,6 +348,13 @@ def test_a_proposal_without_an_answer_is_sent_again_after_a_while() -> None:
     assert it.overdue(2 * PROPOSAL_RETRY_MS) == proposal
 
 
+def test_a_proposal_is_sent_again_after_the_clock_was_set_back() -> None:
+    it = leading([1, 2])
+    proposal = it.propose({1}, 60_000)
+    assert it.overdue(0) == proposal
+    assert it.overdue(PROPOSAL_RETRY_MS - 1) is None
+
+
 # Together with the controller -----------------------------------------------------------------------------------------
 
 

@@ -242,7 +242,8 @@ class Leadership:
 
     def overdue(self, now_ms: int) -> IsrProposal | None:
         """The proposal, if it is time to send it again, because it or its answer may be lost."""
-        if self._pending is None or now_ms - self._pending.sent_ms < PROPOSAL_RETRY_MS:
+        # If the clock was set back, the proposal seems to have been sent in the future: then it is due now.
+        if self._pending is None or 0 <= now_ms - self._pending.sent_ms < PROPOSAL_RETRY_MS:
             return None
         self._pending.sent_ms = now_ms
         return self._pending.proposal
