@@ -107,6 +107,12 @@ CONSUMERS: list[Consumer] = []
 """Those that were made: what a test that fails leaves open is closed at its end."""
 
 
+def close_consumer(consumer: Consumer) -> None:
+    """Close a consumer and forget it. Each that is kept holds one of the process's 1,024 keys for thread variables."""
+    consumer.close()
+    CONSUMERS.remove(consumer)
+
+
 def close_consumers(first: int) -> None:
     """Close all consumers after the first ones. A consumer that the garbage collector closes may block for ever."""
     while len(CONSUMERS) > first:
@@ -134,7 +140,7 @@ def confluent_read(
         consumer.assign([TopicPartition(topic, partition, offset)])
         return confluent_take(consumer, count)
     finally:
-        consumer.close()
+        close_consumer(consumer)
 
 
 def confluent_take(consumer: Consumer, count: int, seconds: float = READ_S_MAX) -> list[Read]:

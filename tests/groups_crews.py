@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clients_stock import confluent_consumer
+from clients_stock import close_consumer, confluent_consumer
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from minibroker.client.errors import ConnectionLost
@@ -209,7 +209,7 @@ class Member:
 
     def close(self) -> None:
         """Leave the group, unless the member is static."""
-        self.consumer.close()
+        close_consumer(self.consumer)
         self._forget(self.owned)
 
     def _forget(self, partitions: set[Partition]) -> None:
@@ -295,7 +295,7 @@ def committed(bootstrap: str, group: str, partitions: Sequence[Partition]) -> di
         found = consumer.committed([TopicPartition(*it) for it in partitions], timeout=WAIT_S_MAX)
         return {(it.topic, it.partition): it.offset for it in found}
     finally:
-        consumer.close()
+        close_consumer(consumer)
 
 
 def poll_until(crews: Sequence[Crew], is_done: Callable[[], object], what: str, seconds: float = WAIT_S_MAX) -> None:
