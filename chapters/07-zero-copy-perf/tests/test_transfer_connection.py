@@ -147,6 +147,26 @@ def test_frames_longer_than_the_inbox_are_found_at_any_split() -> None:
     run(test)
 
 
+def test_a_long_frame_that_waits_for_the_budget_is_not_read_when_the_socket_takes_bytes_again() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, data = Wire(made), produced(1, 3 * INBOX_BYTES)
+        budget = wire.server.budget
+        other = budget.begin("192.0.2.1", LIMITS.queued_bytes_max, lambda: None)
+        assert budget.take(other, LIMITS.queued_bytes_max, lambda: None)
+        await wire.give(data[:INBOX_BYTES])
+        assert not wire.socket.is_reading_now
+        wire.connection.pause_writing()
+        wire.connection.resume_writing()
+        assert not wire.socket.is_reading_now
+        budget.end(other)
+        await until(lambda: wire.socket.is_reading_now)
+        await wire.give(data[INBOX_BYTES:])
+        assert wire.socket.correlation_ids() == [1]
+        assert budget.bytes == 0
+
+    run(test)
+
+
 def test_the_answers_of_one_event_are_one_send() -> None:
     async def test(made: MemoryBroker) -> None:
         wire = Wire(made)

@@ -224,7 +224,7 @@ class FastConnection(asyncio.BufferedProtocol):
             self._serve(data)
         if self._is_ended and not self._is_busy:
             self._close()
-        if not self._is_busy:
+        if not self._is_busy and not (self._long is not None and self._long.is_waiting):
             self._reading.resume()
 
     # Answering --------------------------------------------------------------------------------------------------------

@@ -46,6 +46,8 @@ class LongRequest:
         self._reading = reading
         self._on_whole = on_whole
         self._is_over = False
+        self.is_waiting = False
+        """Whether there is no room for the bytes that have arrived last. Until there is, nothing may be read."""
 
         def cut_off() -> None:
             server.warn(
@@ -59,6 +61,7 @@ class LongRequest:
     def pay(self, count: int) -> None:
         """Take room in the budget for bytes that have arrived. If there is none, read no more until there is."""
         if count and not self._budget.take(self._share, count, self._on_room):
+            self.is_waiting = True
             self._reading.stop()
         elif self.frame.is_whole:
             self._complete()
@@ -69,6 +72,7 @@ class LongRequest:
     def _go_on(self) -> None:
         if self._is_over:
             return
+        self.is_waiting = False
         self._reading.resume()
         if self.frame.is_whole:
             self._complete()
