@@ -81,6 +81,7 @@ class Wire:
         while data:
             room = self.connection.get_buffer(-1)
             count = min(len(room), len(data))
+            assert count, "asyncio closes a connection whose protocol has no room"
             room[:count] = data[:count]
             del room
             self.connection.buffer_updated(count)
