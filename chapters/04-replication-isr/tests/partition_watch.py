@@ -294,7 +294,11 @@ class PartitionWatch(GuardedWorld):
                 if missing is not None and not node.is_diminished:
                     facts = f"is to lead in epoch {it.leader_epoch} without {missing}, committed"
                     raise Violation(1, f"{node.name} {facts}")
-        for node_id in it.isr:
+        self._note_strength()
+
+    def _note_strength(self) -> None:
+        """A replica in sync has all committed records, unless its power was cut or its disk fails."""
+        for node_id in self.partition.isr:
             node = self.nodes[node_id]
             node.is_weak = node.is_weak and (node.is_diminished or node.is_doomed)
 
@@ -435,6 +439,8 @@ class PartitionWatch(GuardedWorld):
             return f"node {it.leader} does not lead: {it}"
         if set(it.isr) != set(it.replicas):
             return f"only {list(it.isr)} of {list(it.replicas)} are in sync"
+        # The disk of a node may have been about to fail without a single flush since then.
+        self._note_strength()
         # A node that has just returned counts as in sync until the controller hears of its return.
         unknown = [node_id for node_id, node in self.nodes.items() if not node.is_registered]
         weak = [node_id for node_id in it.replicas if self.nodes[node_id].is_weak]
