@@ -97,6 +97,8 @@ class Outcomes:
         self._fenced: set[str] = set()
         self._epochs: dict[int, int] = {}
         """The epoch that each producer id had at the last InitProducerId."""
+        self._newest: dict[str, tuple[int, int]] = {}
+        """The newest producer id and epoch of each transactional id."""
 
     def begin(self, transaction: str, begun: Begun) -> None:
         self.begun[transaction] = begun
@@ -114,6 +116,10 @@ class Outcomes:
 
     def on_initialized(self, transactional_id: str, life: str, producer_id: int, epoch: int) -> None:
         """A producer has an epoch. Those before it are fenced: what is not decided by now never commits."""
+        # A client that was paused hears late that it was initialised. By then a newer one may have fenced it.
+        if (producer_id, epoch) < self._newest.get(transactional_id, (-1, -1)):
+            return
+        self._newest[transactional_id] = producer_id, epoch
         self._epochs[producer_id] = max(epoch, self._epochs.get(producer_id, 0))
         for name, it in self.begun.items():
             if it.transactional_id == transactional_id and name not in self._decided and name not in self._fenced:
