@@ -276,7 +276,7 @@ def test_an_incomplete_or_contradictory_command_is_wrong_usage(minibroker_here: 
         "reassign t --from 1 --partition 1": "leave --partition out",
         "reassign --dry-run": "--dry-run needs --from or --spread",
         "elect-leaders --partition 1": "give the TOPIC",
-        "elect-leaders --unclean": "loses records",
+        "elect-leaders --unclean": "--unclean loses records, so name the TOPIC",
     }
     for line, complaint in cases.items():
         assert complaint in failed(minibroker_here("topics", *line.split()), 2), line
