@@ -359,11 +359,17 @@ class Copy:
 
     def check(self) -> None:
         """Check the watermarks of the replica."""
-        replica, watch = self.replica, self.node.world.logs[self.name]
-        watermark = replica.high_watermark
         if self.mirror.cut:
             self.mirror.cut = []
             self.node.world.states.reach("truncation")
+        self.check_committed()
+        if self.replica.leading is not None:
+            self._check_stable(self.replica, self.replica.high_watermark)
+
+    def check_committed(self) -> None:
+        """Check what has been committed. A leader may die right after it has told its followers a watermark."""
+        replica, watch = self.replica, self.node.world.logs[self.name]
+        watermark = replica.high_watermark
         if watermark > self._checked_to:
             found = self.mirror.between(self._checked_to, watermark)
             if replica.leading is None:
@@ -372,8 +378,6 @@ class Copy:
                 watch.committed.extend(self.node.name, found)
                 watch.on_durable(replica)
         self._checked_to = watermark
-        if replica.leading is not None:
-            self._check_stable(replica, watermark)
 
     def _check_stable(self, replica: Replica, watermark: int) -> None:
         epoch, before = self._stable
@@ -609,6 +613,8 @@ class Broker(Node):
                 for name, position in request.positions
             )
             if is_last or any(_is_news(it) for it in found):
+                for name, _position in request.positions:
+                    self.copies[name].check_committed()
                 reply(FetchedAll(found))
                 return True
             return False
