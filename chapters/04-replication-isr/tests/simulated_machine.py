@@ -6,7 +6,8 @@ starts it again; so does this machine.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -89,6 +90,16 @@ class Machine(Host):
 
     def _probe(self) -> None:
         self.files.open(PROBE).fsync()
+
+    @contextmanager
+    def readable(self) -> Iterator[None]:
+        """A checker reads the files of the node, even while the disk fails to read."""
+        files = self.disk._files
+        error, files.read_error = files.read_error, None
+        try:
+            yield
+        finally:
+            files.read_error = error
 
 
 # Access ---------------------------------------------------------------------------------------------------------------

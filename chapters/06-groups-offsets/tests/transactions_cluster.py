@@ -376,7 +376,8 @@ class Copy:
                 watch.committed.check(self.node.name, found)
             else:
                 watch.committed.extend(self.node.name, found)
-                watch.on_durable(replica)
+                with self.node.readable():
+                    watch.on_durable(replica)
         self._checked_to = watermark
 
     def _check_stable(self, replica: Replica, watermark: int) -> None:
@@ -673,8 +674,8 @@ class Broker(Node):
             # Without a change of these, the last check still holds: the stable offset depends on nothing else.
             now = (replica.high_watermark, log.log_end_offset, replica.leader_epoch, replica.leading)
             if now != it.checked or it.mirror.cut:
-                it.checked = now
                 it.check()
+                it.checked = now
 
     def _tell(self, _replica: Replica) -> None:
         """The trace has the messages."""
@@ -693,7 +694,8 @@ class Broker(Node):
                 if coordinator._state is State.ACTIVE and not coordinator._collected:
                     if shadow is None:
                         shadow = shadows[name] = Shadow(self, name, coordinators, coordinator)
-                    shadow.check()
+                    with self.readable():
+                        shadow.check()
 
 
 class Shadow:
