@@ -360,7 +360,8 @@ class Background:
                 self._polled[member].start()
 
     def _run(self, member: Member) -> None:
-        while not self._is_over.is_set():
+        # With a pause, several records are read and committed together.
+        while not self._is_over.wait(0.02):
             member.poll()
 
 

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import typing
-from itertools import product
 
 import pytest
 from hypothesis import given
@@ -58,11 +57,12 @@ def test_every_message_is_decoded_as_it_was_encoded() -> None:
 def test_every_message_may_be_anywhere_in_a_buffer() -> None:
     for cls, version in EVERY_MESSAGE:
         with case(cls, version):
-            for message, around in product(messages(cls, version), (b"", b"\0", bytes(range(9)), b"\xff" * 9)):
+            for message in messages(cls, version):
                 written = message.encode(version)
-                read, end = cls.decode(memoryview(around + written + around), len(around), version)
-                assert read == message
-                assert end == len(around) + len(written)
+                for around in (b"", b"\0", bytes(range(9)), b"\xff" * 9):
+                    read, end = cls.decode(memoryview(around + written + around), len(around), version)
+                    assert read == message
+                    assert end == len(around) + len(written)
 
 
 def test_an_encoder_appends_to_the_header() -> None:
