@@ -360,8 +360,8 @@ class Background:
                 self._polled[member].start()
 
     def _run(self, member: Member) -> None:
-        # With a pause, several records are read and committed together.
-        while not self._is_over.wait(0.02):
+        # Without a pause, members whose commits are refused would keep the nodes busy with the next ones.
+        while not self._is_over.wait(0.05):
             member.poll()
 
 
