@@ -53,9 +53,7 @@ sys.dont_write_bytecode = False
 
 # A deadline would fail a test because the machine was busy; under CI the same examples come up every time.
 hypothesis.settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ)
-# The proof of the exercises runs the same tests again, only to see which code they reach.
-hypothesis.settings.register_profile("proof", hypothesis.settings.get_profile("suite"), max_examples=20)
-hypothesis.settings.load_profile(os.environ.get("MINIBROKER_HYPOTHESIS_PROFILE", "suite"))
+hypothesis.settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:

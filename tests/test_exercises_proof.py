@@ -30,8 +30,7 @@ every_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda it: f"{i
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    monkeypatch.setenv("MINIBROKER_HYPOTHESIS_PROFILE", "proof")
+def repository(tmp_path: Path) -> Repository:
     return Repository(REPOSITORY.root, tmp_path / "workspace")
 
 

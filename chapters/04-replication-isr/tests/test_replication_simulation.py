@@ -19,7 +19,7 @@ from minibroker.simulation.faults import Fault
 from minibroker.simulation.host import DISK_FAILED, DISK_FULL, DISK_UNREADABLE
 
 HERE = Path(__file__).parent
-SEEDS = range(1, 21)
+SEEDS = range(1, 41)
 # So few seeds need not reach states that only one seed in twenty reaches.
 RARE = {
     "offline, the most complete one elected",

@@ -155,7 +155,7 @@ def alone(context: Context, partitions: int) -> Steps:
 
 
 def benchmark(context: Context) -> Benchmark:
-    sizes = scaled(full=(10, 100, 1000), quick=(6,))
+    sizes = scaled(full=(10, 100, 1000), quick=(2, 6))
     trials = [alone(context, it) for it in sizes[:-1]] + [Steps(context, sizes[-1])]
 
     def figure(_results: Results) -> LineChart:

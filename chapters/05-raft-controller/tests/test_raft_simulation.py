@@ -19,7 +19,7 @@ from minibroker.simulation.faults import Fault
 from minibroker.simulation.host import DISK_UNREADABLE
 from minibroker.simulation.world import World
 
-SEEDS = range(1, 15)
+SEEDS = range(1, 25)
 RACKS_SEED = 7
 # So few seeds need not reach the states that only one seed in twenty reaches.
 RARE = {

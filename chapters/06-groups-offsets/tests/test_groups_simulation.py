@@ -20,7 +20,7 @@ from minibroker.groups.records import (
 from minibroker.simulation.host import DISK_UNREADABLE
 from minibroker.simulation.states import States
 
-SEEDS = range(1, 13)
+SEEDS = range(1, 21)
 # So few seeds need not reach the states that only one seed in twenty reaches.
 RARE = {
     "offsets from a coordinator that was replaced",
