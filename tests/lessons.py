@@ -67,8 +67,11 @@ class Page(NamedTuple):
 
     def prose(self) -> str:
         """The page without its fences and code spans, where a link is only an example."""
-        outside = list(_outside_fences(self.text.splitlines()))
-        return re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", "\n".join(outside), flags=re.DOTALL)
+        return re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", self.outside_fences(), flags=re.DOTALL)
+
+    def outside_fences(self) -> str:
+        """What is read as text: prose, tables and code spans, but no comments."""
+        return re.sub(r"<!--.*?-->", "", "\n".join(_outside_fences(self.text.splitlines())), flags=re.DOTALL)
 
     def definitions(self) -> dict[str, str]:
         return {match["id"].lower(): match["target"] for match in DEFINITION.finditer(self.prose())}
