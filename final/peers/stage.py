@@ -94,7 +94,8 @@ def one_node(context: Context, *settings: str) -> tuple[list[Peer], str]:
 
 def our_node(context: Context, *settings: str, name: str = OURS) -> Peer:
     """A node of ours."""
-    node = children.serve(context, *settings, name=f"data of {name}")
+    # A comma would separate two directories.
+    node = children.serve(context, *settings, name=f"data of {name}".replace(",", ""))
     return Peer(context, name, node.address, [node])
 
 
