@@ -5,9 +5,9 @@ So, as in Kafka, the map is a hash table in one byte array. Each slot has
 
     digest:16 bytes  offset:8 bytes            offsets are stored plus one, so that an empty slot is zero
 
-A key of up to 15 bytes is stored itself, padded with zeros and its length. For a longer key, a digest of 128 bits is
+A key of up to 15 bytes is stored itself, padded with zeros and its length. For a longer key, a digest of 120 bits is
 stored. Two keys with the same digest would count as one key, and a record would be lost. Among 10**12 keys the chance
-of that is below one in 10**14. The digest is BLAKE2b, not MD5, because a client can construct two keys with the same
+of that is below one in 10**12. The digest is BLAKE2b, not MD5, because a client can construct two keys with the same
 MD5 to have another client's record removed.
 
 A key whose slot is taken goes to the next free slot (open addressing). The fuller the table, the longer the search. In
