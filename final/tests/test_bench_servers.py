@@ -129,7 +129,12 @@ def test_a_case_counts_the_cpu_time_that_it_names() -> None:
     assert measure([case], repeats=1)["a"].cpu_s.median == 2.5
 
 
-@pytest.mark.parametrize("make", [network.receive_append, network.read_send], ids=["receive, append", "read, send"])
+def exchange(context: Context, file: int, bytes_count: int, block_bytes: int) -> Case:
+    count = bytes_count // block_bytes
+    return network.exchange(context, file, count, in_flight=2, block_bytes=block_bytes, name="exchange")
+
+
+@pytest.mark.parametrize("make", [network.receive_append, network.read_send, exchange])
 def test_the_other_end_of_a_connection_is_not_counted(
     context: Context, make: Callable[[Context, int, int, int], Case]
 ) -> None:

@@ -6,6 +6,8 @@ Each limit is a case, like those of `limits`.
 import os
 import random
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,9 +47,7 @@ def receive_append(context: Context, descriptor: int, bytes_count: int, block_by
     def run() -> None:
         with _on_a_thread(send):
             for _ in range(blocks_count):
-                received = memoryview(buffer)
-                while received:
-                    received = received[receiver.recv_into(received) :]
+                _receive_whole(receiver, buffer)
                 checksum(buffer)
                 os.write(descriptor, buffer)
 
@@ -73,6 +73,51 @@ def read_send(context: Context, descriptor: int, bytes_count: int, block_bytes: 
 
     title = name or f"bare read + send, {bytes_text(block_bytes)}"
     return replace(limits.blocks_case(title, run, len(positions), block_bytes), cpu_s=time.thread_time)
+
+
+_CLIENT = """
+import socket, sys
+end, count, in_flight, block_bytes = socket.socket(fileno=int(sys.argv[1])), *map(int, sys.argv[2:])
+sent = b"x" * block_bytes * in_flight
+end.sendall(b"!")
+end.recv(1)
+for _ in range(count // in_flight):
+    end.sendall(sent)
+    missing = len(sent)
+    while missing:
+        missing -= len(end.recv(missing))
+"""
+
+
+def exchange(context: Context, descriptor: int, count: int, *, in_flight: int, block_bytes: int, name: str) -> Case:
+    """Do the least that any broker does with small requests: receive them over TCP, append them, and send answers.
+
+    The client sends `in_flight` requests and waits for their answers. The requests are appended with one write, and
+    answered with one send of as many bytes. The client is another process, because two threads would wait for each
+    other's interpreter. The CPU time is that of the answering end only.
+    """
+    asking, answering = _connected_pair(context)
+    for end in (asking, answering):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    buffer = bytearray(in_flight * block_bytes)
+    numbers = map(str, (asking.fileno(), count, in_flight, block_bytes))
+    command = [sys.executable, "-c", _CLIENT, *numbers]
+    clients: list[subprocess.Popen[bytes]] = []
+
+    def begin() -> None:
+        limits.empty(descriptor)
+        clients.append(subprocess.Popen(command, pass_fds=[asking.fileno()]))
+        answering.recv(1)  # the client is ready
+
+    def run() -> None:
+        answering.sendall(b"!")
+        for _ in range(count // in_flight):
+            _receive_whole(answering, buffer)
+            os.write(descriptor, buffer)
+            answering.sendall(buffer)
+
+    case = limits.blocks_case(name, run, count, block_bytes, before=begin)
+    return replace(case, after=lambda: clients.pop().wait(), cpu_s=time.thread_time)
 
 
 def _sending(sender: socket.socket, blocks_count: int, block_bytes: int) -> Callable[[], None]:
@@ -107,6 +152,12 @@ def _hang_up(end: socket.socket) -> None:
     with suppress(OSError):  # the other end may be closed already
         end.shutdown(socket.SHUT_RDWR)
     end.close()
+
+
+def _receive_whole(receiver: socket.socket, buffer: bytearray) -> None:
+    missing = memoryview(buffer)
+    while missing:
+        missing = missing[receiver.recv_into(missing) :]
 
 
 def _receive(receiver: socket.socket, bytes_count: int, buffer: bytearray) -> None:
