@@ -21,7 +21,7 @@ def benchmark(context: Context) -> Benchmark:
     for window in CPU_US_MAX:
         work = Work(scaled(full=5_000 if window == 1 else 30_000, quick=64), 100, window=window)
         more = {"group": f"{window} in flight"}
-        cases.append(replace(bare(context, work.records, window), **more))
+        cases.append(replace(bare(context, work.records, window), group=more["group"]))
         made = {MOCK: mock_case(context, work, *SETTINGS, name=named(MOCK, window), **more)}
         made |= {it.name: case(context, it, work, *SETTINGS, name=named(it.name, window), **more) for it in peers}
         cases += [each for each, _rounds in made.values()]
