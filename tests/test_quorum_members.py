@@ -301,7 +301,7 @@ def check_what_is_said_without_a_controller(cluster: QuorumCluster, left: int) -
     assert said.count("no answer") == 2
     created = run(cluster.address_of(left), "topics", "create", "nobodys")
     assert created.returncode == 1
-    assert "there is no controller at the moment, so nothing was done" in created.stderr
+    assert "there is no controller at the moment, so the request failed" in created.stderr
 
 
 def test_a_new_cluster_says_whom_it_waits_for(tmp_path: Path) -> None:

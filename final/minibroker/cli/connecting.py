@@ -15,8 +15,9 @@ from minibroker.wire.tables.metadata import MetadataResponseTopic
 
 FAILURES = (ClientError, OSError, click.ClickException)
 _NO_CONTROLLER = (
-    "there is no controller at the moment, so nothing was done. A controller needs a running majority of the voters. "
-    "`minibroker cluster status` shows which nodes are down: start them, and try again"
+    "there is no controller at the moment, so the request failed. A controller needs a running majority of the voters. "
+    "`minibroker cluster status` shows which nodes are down: start them, and try again. If a controller was deposed "
+    "while it answered, the change may have been made all the same: look before you repeat it"
 )
 
 

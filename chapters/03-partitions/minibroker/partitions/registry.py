@@ -79,6 +79,10 @@ class Call(Generic[M]):
     size: int = 0
     """The bytes of the request, with its header."""
 
+    def about(self, request: M) -> "Call[M]":
+        """The same call with another request."""
+        return Call(request, self.version, self.header, self.now_ms, self.session, self.via, self.size)
+
 
 Handler = Callable[[Call[Any]], Answer]
 

@@ -16,7 +16,6 @@ many partitions is cut, too.
 
 import copy
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from minibroker.partitions.registry import Answer, Call, Handler
@@ -182,7 +181,7 @@ class _InParts:
     def _part(self, elements: list[Any]) -> Generator[str | None, None, Response]:
         request = copy.copy(self._call.request)
         setattr(request, self._requested, elements)
-        answer = self._handler(replace(self._call, request=request))
+        answer = self._handler(self._call.about(request))
         assert answer is not None, "a request that is answered in parts has an answer"
         while isinstance(answer, Wait):
             response = answer.expire() if self._is_late else answer.attempt()

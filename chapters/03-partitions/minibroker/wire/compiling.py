@@ -77,9 +77,26 @@ def constructor_source(cls: "type[Struct]") -> Source:
     return source
 
 
+def copier_source(cls: "type[Struct]") -> Source:
+    """Generate `__copy__`."""
+    source = Source()
+    source.use("cls", cls)
+    with source.block("def __copy__(self):"):
+        source.line("it = cls.__new__(cls)")
+        for field in cls.schema.fields:
+            source.line(f"it.{field.name} = self.{field.name}")
+        source.line("return it")
+    return source
+
+
 def constructor(cls: "type[Struct]") -> Callable[..., Any]:
     """Compile `__init__`."""
     return constructor_source(cls).compiled(f"<{cls.__name__}.__init__>")
+
+
+def copier(cls: "type[Struct]") -> Callable[..., Any]:
+    """Compile `__copy__`."""
+    return copier_source(cls).compiled(f"<{cls.__name__}.__copy__>")
 
 
 def source_text(cls: "type[Struct]", version: int) -> str:

@@ -210,6 +210,13 @@ class Struct(metaclass=StructType):
         cls.__init__ = compiling.constructor(cls)
         cls.__init__(self, **values)
 
+    def __copy__(self) -> Self:
+        # Compiled at its first use, too. Without it, `copy.copy` would take a struct apart by the names of its fields.
+        cls: Any = type(self)
+        cls.__copy__ = compiling.copier(cls)
+        made: Self = cls.__copy__(self)
+        return made
+
     @classmethod
     def decode(cls, buffer: memoryview, position: int, version: int) -> tuple[Self, int]:
         """Decode a struct at `position`; return it and the position after it. Invalid bytes raise MalformedMessage."""

@@ -16,7 +16,6 @@ import asyncio
 import copy
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 from minibroker.client.errors import ClientError
@@ -147,7 +146,7 @@ def _about(call: Call[Any], resources: list[Any]) -> Call[Any]:
     """A copy of the call that names only some of its resources."""
     request = copy.copy(call.request)
     request.resources = resources
-    return replace(call, request=request)
+    return call.about(request)
 
 
 def _key(it: Any) -> Key:

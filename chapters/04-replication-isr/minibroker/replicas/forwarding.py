@@ -1,8 +1,8 @@
 """A node that is not the controller forwards administrative requests to it, and passes the answers back.
 
 A client may send such a request to any node (KIP-590). Here a request is forwarded as it came; chapter 05 has a `wrap`
-that puts it into an Envelope. If the controller does not answer, the client gets NOT_CONTROLLER if nothing was done,
-and REQUEST_TIMED_OUT if the outcome is unknown.
+that puts it into an Envelope. If there is no controller to forward to, the client gets NOT_CONTROLLER. If a controller
+has the request and does not answer, the client gets REQUEST_TIMED_OUT, because the outcome is unknown.
 """
 
 import asyncio

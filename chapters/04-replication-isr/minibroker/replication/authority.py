@@ -214,7 +214,7 @@ class ElectLeaders(Command[list[Elected]]):
     """Elect leaders: for each partition the first replica that is in sync and alive. `live` has the ids of live nodes.
 
     A preferred election also moves leadership from a live leader to the preferred leader, the first replica. If no
-    in-sync replica is alive, an unclean election chooses the live replica with the longest log; the records that it
+    in-sync replica is alive, an unclean election chooses the live replica whose log ends latest; the records that it
     lacks are lost. `ends` says where the logs of live replicas end. `amend` may add other changes to the record of an
     election.
     """

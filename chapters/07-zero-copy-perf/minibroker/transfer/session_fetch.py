@@ -13,7 +13,6 @@ one as told.
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -94,7 +93,7 @@ class SessionFetch:
         request = copy.copy(call.request)
         request.max_bytes = min(request.max_bytes, bytes_max)
         request.min_bytes = min(request.min_bytes, request.max_bytes)
-        return replace(call, request=request)
+        return call.about(request)
 
     def _then(
         self, call: Call[FetchRequest], answer: Answer, finish: Callable[[FetchResponse], FetchResponse]
@@ -271,7 +270,7 @@ def _outside(
         request.topics = topics
     if max_wait_ms is not None:
         request.max_wait_ms = max_wait_ms
-    return replace(call, request=request)
+    return call.about(request)
 
 
 def _empty(session_id: int, *, error_code: int | None = None, throttle_time_ms: int = 0) -> FetchResponse:
