@@ -102,7 +102,7 @@ chaos-transactions: setup-dev ## a copy in transactions while nodes, links and c
 # One table of all rows, after the benchmarks that were chosen; bars that are missed do not keep it from being written.
 bench-peers: setup-dev ## beside Apache Kafka and librdkafka's mock broker, about an hour: ARGS="--only NAME" for one row
 	$(PY) -m minibroker.bench final/peers --repeats $(if $(is_quick),1,5) --out $(PEERS) $(ARGS); met=$$?; \
-		"$(VENV)/bin/python" final/peers/page.py $(PEERS) $(if $(is_quick),,docs/peers.md) && exit $$met
+		"$(VENV)/bin/python" final/peers/page.py $(PEERS) $(if $(is_quick),,README.md docs/index.md docs/peers.md) && exit $$met
 
 demo: setup-spark ## three nodes, orders, a Spark pipeline, two kills, an audit: two minutes, with QUICK=1 less than one
 	@$(IN) exec "$(VENV)/bin/python" -m minibroker.cli.demo $(if $(filter-out 0,$(QUICK)),--quick)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from minibroker.bench import Case, Context, children, kafka, scaled
+from minibroker.bench import Case, Context, children, kafka, limits, scaled
 from minibroker.bench.failover import SETTINGS
 from minibroker.bench.launcher import Server
 from minibroker.bench.local import LocalCluster
@@ -25,6 +25,7 @@ from peers.load import Load, Rounds
 MOCK = "mock broker"
 SIZE = 3
 _PRIMING = 20
+_WARM_BYTES_MAX = 2_000_000_000
 _numbers = itertools.count(1)
 
 
@@ -124,7 +125,6 @@ def case(context: Context, peer: Peer, work: Work, *settings: str, name: str = "
     rounds = Rounds()
 
     def begin() -> None:
-        # The topic of the last round is deleted only now, so that its warm memory is reused for the new one.
         if topics:
             peer.delete(topics.pop())
         topics.append(peer.create(work.partitions, work.configs))
@@ -133,6 +133,8 @@ def case(context: Context, peer: Peer, work: Work, *settings: str, name: str = "
             load.run("join", topics[0], work.groups, work.records)
         else:
             load.run("produce", topics[0], work.partitions, _PRIMING, work.bytes, 0, 0)
+        # A round that writes more than this deletes old segments, and uses their memory again.
+        limits.warm_memory(context, min(work.records * work.bytes * len(peer.nodes), _WARM_BYTES_MAX))
 
     def run() -> None:
         rounds.reports.append(load.run(*work.words(topics[0])))

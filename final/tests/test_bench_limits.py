@@ -11,7 +11,7 @@ from labs import disk
 from minibroker.bench import limits, network
 from minibroker.bench.context import Context, is_quick, open_context, scaled
 from minibroker.bench.measure import Case, measure
-from minibroker.bench.units import KIB, bytes_text, number_text
+from minibroker.bench.units import KIB, MIB, bytes_text, number_text
 
 
 @pytest.fixture
@@ -32,6 +32,11 @@ MAKERS: dict[str, Callable[[Context, int], Case]] = {
     "overwrite": lambda _, file: disk.overwrite(file, range(0, 64 * KIB, 16 * KIB), 16 * KIB, to_device=True),
     "loopback": lambda context, file: network.loopback(context, 64 * KIB, 16 * KIB),
 }
+
+
+def test_warming_memory_leaves_no_file(context: Context) -> None:
+    limits.warm_memory(context, 3 * MIB + 1)
+    assert list(context.directory.iterdir()) == []
 
 
 def test_each_limit_is_a_case_that_counts_its_blocks(context: Context) -> None:

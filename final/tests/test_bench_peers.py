@@ -92,9 +92,10 @@ def test_rounds_leave_out_the_warm_up() -> None:
     assert mine.per_s(500).median == 500
 
 
-def test_the_table_on_the_site_is_that_of_its_documents() -> None:
-    text = (ROOT / "docs/peers.md").read_text(encoding="utf-8")
-    assert text == page.with_figures(text, ROOT / "docs/peers")
+def test_the_tables_on_the_site_are_those_of_their_documents() -> None:
+    for where, regions in {"README.md": 1, "docs/index.md": 1, "docs/peers.md": 2}.items():
+        text = (ROOT / where).read_text(encoding="utf-8")
+        assert (text, text.count(": begin -->")) == (page.with_figures(text, ROOT / "docs/peers"), regions), where
     for document in page.documents(ROOT / "docs/peers"):
         assert f"`{document['name']}`" in text, "the page says what each row does"
 

@@ -20,6 +20,7 @@ from minibroker.bench.measure import Case
 from minibroker.bench.plot import LIMIT
 from minibroker.bench.units import MIB, bytes_text
 
+_ZEROS = memoryview(bytes(MIB))
 # macOS has no fdatasync. Its fsync reaches the drive but not the platter, which only F_FULLFSYNC reaches.
 flush: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
@@ -34,6 +35,22 @@ def scratch_file(context: Context, name: str, bytes_count: int = 0) -> int:
         os.pwrite(descriptor, block[: bytes_count - position], position)
     flush(descriptor)
     return descriptor
+
+
+def warm_memory(context: Context, bytes_count: int) -> None:
+    """Let the kernel use memory for the page cache and free it again, so that what is measured next finds it warm.
+
+    A virtual machine gives free memory back to its host within seconds. Its next use then costs ten times as much.
+    """
+    path = Path(context.directory, "warm")
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        # Unlinked before it is flushed, so it never reaches the disk.
+        path.unlink()
+        for position in range(0, bytes_count, MIB):
+            os.pwrite(descriptor, _ZEROS[: bytes_count - position], position)
+    finally:
+        os.close(descriptor)
 
 
 def block_positions(bytes_count: int, block_bytes: int) -> range:
