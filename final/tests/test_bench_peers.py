@@ -32,13 +32,6 @@ def _compiler() -> None:
         pytest.skip(str(reason))
 
 
-def test_the_figures_of_the_front_page_are_those_of_the_whole_table() -> None:
-    section = (ROOT / "docs/index.md").read_text().partition("## Beside Apache Kafka")[2].partition("\n## ")[0]
-    figures = re.findall(r"([\d.,]+) (?:MB|s|ms|µs)\b", section)
-    assert len(figures) >= 16
-    assert [it for it in figures if f"| {it} |" not in (ROOT / "docs/peers.md").read_text()] == []
-
-
 @pytest.mark.usefixtures("_compiler")
 def test_the_client_times_every_record_of_a_rate_and_of_a_window(context: Context) -> None:
     client = Load(context, "test.mock.num.brokers=1")
