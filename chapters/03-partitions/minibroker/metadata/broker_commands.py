@@ -37,7 +37,7 @@ class BrokerDescription:
 
 
 def register(broker: BrokerDescription, image: Image, records: Records) -> Registration:
-    """Register a broker. Its epoch is the offset of its record, so it grows with every registration.
+    """Register a broker. Its epoch is the offset after the last metadata record, so it grows with every registration.
 
     If one process registers twice, only the first request adds a record.
     """
