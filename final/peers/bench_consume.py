@@ -39,7 +39,7 @@ class Reading:
     """A topic on one broker, and the client that reads it."""
 
     def __init__(self, context: Context, peer: Peer, work: Work) -> None:
-        self._peer, self._work, self._folder = peer, work, context.directory
+        self._context, self._peer, self._work = context, peer, work
         self._topic = peer.create(1, {})
         self._load = Load(context, f"bootstrap.servers={peer.bootstrap}", *WRITING, *READING)
         self._load.run(*work.words(self._topic))
@@ -67,7 +67,8 @@ class Reading:
         ours = [it for it in self._peer.nodes if self._peer.name != kafka.NAME]
         for node in ours:
             node.stop()
-        for path in self._folder.glob(f"**/{self._topic}-0/*.log"):
+        for path in self._context.directory.glob(f"**/{self._topic}-0/*.log"):
             limits.forget(path)
         for node in ours:
             node.restart()
+        limits.warm_memory(self._context, self._work.records * self._work.bytes)
