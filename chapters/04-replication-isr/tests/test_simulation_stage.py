@@ -395,6 +395,11 @@ def test_shrinking_finds_the_two_faults_that_matter() -> None:
 
     assert shrink(range(22), is_failing) == [7, 17]
     assert len(runs) < 40
+    needed = len(runs)
+    for runs_max in range(needed):
+        runs.clear()
+        assert {7, 17} <= set(shrink(range(22), is_failing, runs_max=runs_max))
+        assert len(runs) == runs_max
     assert shrink(range(22), lambda _faults: True) == []
     assert shrink(range(3), lambda faults: len(faults) == 3) == [0, 1, 2]
 

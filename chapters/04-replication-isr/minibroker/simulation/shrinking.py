@@ -14,12 +14,15 @@ T = TypeVar("T")
 def shrink(faults: Sequence[T], is_failing: Callable[[Sequence[T]], bool], *, runs_max: int = 200) -> list[T]:
     """Leave out faults while the run still fails. `is_failing` runs the seed, `runs_max` times at most."""
     kept, pieces, runs = list(faults), 2, 0
-    while len(kept) >= 1 and runs < runs_max:
+    while len(kept) >= 1:
         # Try the run without each piece in turn.
         size = -(-len(kept) // pieces)
         for start in range(0, len(kept), size):
-            fewer = kept[:start] + kept[start + size :]
+            # A run is slow, so the search may end early.
+            if runs == runs_max:
+                return kept
             runs += 1
+            fewer = kept[:start] + kept[start + size :]
             if is_failing(fewer):
                 kept, pieces = fewer, max(pieces - 1, 2)
                 break
