@@ -30,6 +30,18 @@ def test_a_session_is_over_when_nothing_was_heard_for_its_whole_time() -> None:
     assert sessions.silent([1, 2], 2501) == []
 
 
+def test_the_next_end_of_a_session_is_known_so_that_a_silent_broker_is_fenced_at_once() -> None:
+    sessions = Sessions(1000)
+    assert sessions.next_end_ms([1], 0) is None
+    sessions.begin([1, 2], 0)
+    sessions.touch(1, 400)
+    assert sessions.next_end_ms([1, 2], 900) == 101
+    assert sessions.silent([1, 2], 900 + 101) == [2]
+    # Broker 2 is silent already, so only broker 1 counts.
+    assert sessions.next_end_ms([1, 2], 1001) == 400
+    assert sessions.next_end_ms([1], 1401) is None
+
+
 def test_a_new_controller_knows_since_when_the_previous_one_is_silent() -> None:
     """The previous controller may be alive: it has a third of a session left for a heartbeat."""
     sessions = Sessions(900)

@@ -35,3 +35,8 @@ class Sessions:
     def silent(self, brokers: Iterable[int], now_ms: int) -> list[int]:
         """The brokers among these whose session has expired."""
         return [broker_id for broker_id in brokers if not self.is_alive(broker_id, now_ms)]
+
+    def next_end_ms(self, brokers: Iterable[int], now_ms: int) -> int | None:
+        """The time until the first of these brokers is silent; None if there is none that is alive."""
+        ends_ms = [self._heard_ms[it] + self.session_ms + 1 for it in brokers if self.is_alive(it, now_ms)]
+        return min(ends_ms) - now_ms if ends_ms else None
