@@ -44,7 +44,7 @@ def numbers(start: int, stop: int) -> list[bytes]:
 # Rolling
 
 
-def test_a_log_rolls_by_size_and_names_segments_by_their_first_offset() -> None:
+def test_a_log_rolls_by_size_and_names_segments_after_their_base_offset() -> None:
     files = MemoryFiles()
     log = log_of(20, files=files)
     names = [name for name in files.list(DIRECTORY) if name.endswith(".log")]

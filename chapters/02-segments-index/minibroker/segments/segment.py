@@ -1,4 +1,4 @@
-"""One segment: a log file of chapter 01 and its indexes, named by the offset of its first record. A pure module.
+"""One segment: a log file of chapter 01 and its indexes, named after its base offset. A pure module.
 
 Only the last segment of a log, the active one, is written to. The others never change until they are deleted or
 replaced. A segment opens its files when it is first used, so a log of a thousand segments opens as fast as one segment.
@@ -266,8 +266,8 @@ class Segment:
 
     def delete(self) -> None:
         """Remove the files. A reader that holds a slice can still read it, because the system keeps the bytes."""
-        # The log file is removed last, because the next start removes an index without a log file, but keeps a log file
-        # without an index.
+        # The log file is removed last. If the process is killed before that, the segment is still whole: the next start
+        # rebuilds its indexes.
         self.release_files()
         for suffix in (TRANSACTION_SUFFIX, *reversed(SUFFIXES)):
             with suppress(FileNotFoundError):

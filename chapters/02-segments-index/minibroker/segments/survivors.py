@@ -111,7 +111,7 @@ class Survivors:
         return batch if len(kept) == header.record_count else reduced(header, data, kept)
 
     def _scan(self, header: BatchHeader, data: bytes) -> tuple[list[Scanned], bool]:
-        """The surviving records, and whether one of them is a tombstone that needs a delete horizon."""
+        """The surviving records, and whether one of them is a tombstone."""
         # A record is removed if the map has a newer record of its key. A tombstone is removed if its delete horizon has
         # passed; if it stays, the second result is True. Records from the end offset on are not in the map, and stay.
         newest, kept, has_tombstone = self._newest.newest, [], False
