@@ -267,7 +267,7 @@ def test_no_record_is_missed_whatever_the_order_of_events() -> None:
 
 
 def _play(random: Random) -> None:
-    """Random appends, seeks, forgotten partitions, lost answers and limits. At the end the client has reached every log end."""
+    """Random appends, seeks, forgotten partitions, lost answers and limits. The client must reach every log end."""
     broker = SessionBroker()
     broker.create("orders", 4)
     client = SessionClient(broker, version=random.choice((BY_NAME, BY_ID)))

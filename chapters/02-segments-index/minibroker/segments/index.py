@@ -48,7 +48,7 @@ class Index:
     def is_sane(self) -> bool:
         """Whether the file can be an index: whole entries, no negative number, the first entry below the last.
 
-        The entries in between are checked against their batches when they are used.
+        An entry of the offset index is also checked against its batch when it is used, and every entry by a scrub.
         """
         if self._torn_bytes or not self._written:
             return not self._torn_bytes

@@ -1,7 +1,7 @@
 """InitProducerId: an id for each idempotent producer, never given twice. A pure module.
 
 The authority allocates blocks of a thousand ids, each written to the metadata log before it is used. The broker counts
-within its block. A crash loses the unused ids of a block. This does not matter, because there are 2^63 ids.
+within its block. A restart loses the unused ids of a block. This does not matter, because there are 2^63 ids.
 """
 
 from collections.abc import Iterator

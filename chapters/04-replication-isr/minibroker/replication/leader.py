@@ -84,7 +84,7 @@ class Progress:
         # leader's log ended at the follower's previous fetch: if the follower now asks for that offset or a later one,
         # it had caught up at the time of the previous fetch. Without this second rule no follower would ever catch up
         # under load, because the leader's log keeps growing. `caught_up_ms` never goes back, in either case: the first
-        # fetch has no previous one, and a fetch that has waited may come late.
+        # fetch has no previous one, and a fetch may be handled late, with an earlier time.
         if offset >= leader_end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self.last_fetch_leader_end:
