@@ -48,7 +48,12 @@ log=
 release() { [ -n "$log" ] && rm -f "$log"; rm -rf "$lock"; }
 mkdir -p "$(dirname "$venv")" 2>/dev/null
 until mkdir "$lock" 2>/dev/null; do
-    [ -d "$lock" ] || fail "cannot write in $(dirname "$venv"): make it writable, or set VENV=/another/folder"
+    if [ ! -d "$lock" ]; then
+        # Another run may have removed its lock just now.
+        misses=$((${misses:-0} + 1))
+        [ "$misses" -lt 10 ] || fail "cannot write in $(dirname "$venv"): make it writable, or set VENV=/another/folder"
+        continue
+    fi
     owner=$(cat "$lock/pid" 2>/dev/null)
     tries=$((${tries:-0} + 1))
     if [ -n "$owner" ] && kill -0 "$owner" 2>/dev/null; then

@@ -148,6 +148,22 @@ def test_two_runs_at_once_install_once(clone: Clone) -> None:
     assert not (clone.place / ".venv.lock").exists()
 
 
+def test_a_lock_that_is_removed_between_two_looks_is_no_error(clone: Clone) -> None:
+    """The first `mkdir` fails, as if another run had the lock, and then there is no lock."""
+    tried = clone.place / "tried"
+    fails_once = f'case $1 in *.lock) [ -e "{tried}" ] || {{ touch "{tried}"; exit 1; }} ;; esac'
+    clone.write_script("bin/mkdir", f'#!/bin/sh\n{fails_once}\nexec {shutil.which("mkdir")} "$@"\n')
+    assert clone.setup().returncode == 0
+    assert tried.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(clone: Clone) -> None:
+    (clone.place / "file").touch()
+    line = complaint(clone.setup(VENV=str(clone.place / "file" / "venv")))
+    assert "cannot write in" in line
+    assert "VENV=" in line
+
+
 def test_the_lock_of_a_run_that_died_is_taken_over(clone: Clone) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait(timeout=60)
