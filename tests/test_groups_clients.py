@@ -18,6 +18,7 @@ from groups_crews import KINDS, Crew, poll_until
 from groups_readers import GROUP_SETTINGS, AioReader, PythonReader, python_subscriber
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
+from kafka.errors import RebalanceInProgressError
 from kafka.structs import OffsetAndMetadata
 
 pytest_plugins = ["groups_fixtures"]
@@ -67,12 +68,16 @@ def confluent_round(bootstrap: str, topic: str, group: str, count: int, **settin
 def python_round(bootstrap: str, topic: str, group: str, count: int) -> list[int]:
     consumer = python_subscriber(topic, **GROUP_SETTINGS, bootstrap_servers=bootstrap, group_id=group)
     found: list[int] = []
+    deadline = time.monotonic() + READ_S_MAX
     try:
-        deadline = time.monotonic() + READ_S_MAX
-        while len(found) < count and time.monotonic() < deadline:
-            for records in consumer.poll(timeout_ms=200, max_records=count - len(found)).values():
+        while time.monotonic() < deadline:
+            for records in consumer.poll(timeout_ms=200, max_records=max(count - len(found), 1)).values():
                 found += [int(record.value) for record in records]
-        consumer.commit()
+            # kafka-python may join a second time when metadata arrives. It cannot commit then, and asks for a poll.
+            with contextlib.suppress(RebalanceInProgressError):
+                if len(found) >= count:
+                    consumer.commit()
+                    break
         return sorted(found)
     finally:
         consumer.close()
