@@ -236,6 +236,8 @@ def markup_faults(page: Page) -> list[str]:
     prose = page.prose()
     if re.search(r"<details(?![^>]*markdown=)", prose):
         return [f'{page.where}: write <details markdown="1">, or the site shows what is inside as raw text']
+    if len(re.findall(r"^<details", prose, re.MULTILINE)) != len(re.findall(r"^</details>", prose, re.MULTILINE)):
+        return [f"{page.where}: a <details> is not closed, so all that follows is folded, too"]
     return []
 
 

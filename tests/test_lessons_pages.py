@@ -207,3 +207,4 @@ def test_folded_text_that_the_site_would_show_raw_is_flagged(repository: Path) -
         markup_faults(page_of(repository, '<details markdown="1">\n<summary>Answer</summary>\n\n*42*\n\n</details>\n'))
         == []
     )
+    assert markup_faults(page_of(repository, '<details markdown="1">\n<summary>Answer</summary>\n\n*42*\n')) != []
