@@ -2,6 +2,8 @@
 
 import asyncio
 import concurrent.futures
+import gc
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -10,6 +12,7 @@ from partitions_broker import NOW_MS, MemoryBroker, batch
 
 from minibroker.log.batch import batches
 from minibroker.partitions import upkeep
+from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.upkeep import Schedule, Upkeep
 from minibroker.segments.directory import CLEANER_OFFSETS
 
@@ -117,6 +120,35 @@ def test_a_topic_that_is_deleted_while_it_is_compacted_leaves_nothing_behind() -
 
     run(broker, delete_in_between)
     assert not any(name.startswith("table") for name in broker.files.list("data"))
+
+
+def test_a_stop_while_a_log_is_compacted_reports_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    broker = MemoryBroker()
+    broker.create("table", internal_segment_bytes="1000", cleanup_policy="compact")
+    fill(broker, "table", 100)
+    size = broker.store.partition("table", 0).log.size
+
+    async def stop_in_between(keeper: Upkeep) -> None:
+        compacting, stopped = asyncio.Event(), threading.Event()
+        check = keeper._check_wanted
+
+        def check_after_the_stop(partition: LocalPartition) -> None:
+            if threading.current_thread() is threading.main_thread():
+                compacting.set()
+            else:
+                assert stopped.wait(30)
+            check(partition)
+
+        keeper._check_wanted = check_after_the_stop  # type: ignore[method-assign]
+        keeper.start()
+        await compacting.wait()
+        await keeper.stop()
+        stopped.set()
+
+    run(broker, stop_in_between, replace(SCHEDULE, compaction_ms=0))
+    gc.collect()
+    assert broker.store.partition("table", 0).log.size == size
+    assert caplog.text == ""
 
 
 def test_a_log_that_cannot_be_compacted_is_tried_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -218,7 +218,10 @@ class Upkeep:
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
         """Run work on the background thread. If the caller is cancelled, the thread still finishes the work."""
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work))
+        result = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        # Then no caller is left to take an error from the result, and asyncio would log it as one that was lost.
+        result.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(result)
 
 
 def _tick(partition: LocalPartition, now_ms: int) -> None:
