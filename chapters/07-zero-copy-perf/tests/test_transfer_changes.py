@@ -8,14 +8,14 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Callable
-from contextlib import chdir
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, chdir
 from pathlib import Path
 
 import pytest
 from cases import case
 from partitions_broker import NOW_MS, MemoryBroker, batch, fetch_request
-from test_transfer_connection import framed
+from test_transfer_connection import Followers, correlation_ids, framed, safely_produced
 
 from minibroker.log.disk import OSFiles
 from minibroker.log.interfaces import FileSlice
@@ -64,9 +64,9 @@ class Node:
             self.broker.produce("orders", batch(b"z" * BATCH_BYTES))
 
 
-async def received(transfer: Transfer, change: Callable[[Node], None]) -> tuple[Node, bytes, bytes]:
-    """What a client gets that reads only the beginning of an answer, waits for the change, and reads the rest."""
-    node, loop = Node(), asyncio.get_running_loop()
+@asynccontextmanager
+async def reader_of(node: Node, transfer: Transfer) -> AsyncIterator[tuple[Server, socket.socket]]:
+    """A client whose socket holds little, connected to a server."""
     server = Server(node.broker.registry, node.broker.waiting, LIMITS, fast_connection(transfer))
     listener = bind(Listener("PLAINTEXT", "127.0.0.1", 0))
     await server.start(listener, Session)
@@ -74,7 +74,17 @@ async def received(transfer: Transfer, change: Callable[[Node], None]) -> tuple[
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
     client.setblocking(False)
     try:
-        await loop.sock_connect(client, listener.getsockname())
+        await asyncio.get_running_loop().sock_connect(client, listener.getsockname())
+        yield server, client
+    finally:
+        client.close()
+        await server.stop()
+
+
+async def received(transfer: Transfer, change: Callable[[Node], None]) -> tuple[Node, bytes, bytes]:
+    """What a client gets that reads only the beginning of an answer, waits for the change, and reads the rest."""
+    node, loop = Node(), asyncio.get_running_loop()
+    async with reader_of(node, transfer) as (server, client):
         fetch = fetch_request("orders", partition_max_bytes=2**30)
         await loop.sock_sendall(client, framed(fetch, 1, VERSION))
         first = await asyncio.wait_for(loop.sock_recv(client, 10_000), SOON_S)
@@ -86,9 +96,19 @@ async def received(transfer: Transfer, change: Callable[[Node], None]) -> tuple[
             if len(found) == 4 + struct.unpack_from(">i", found)[0]:
                 break
         return node, bytes(found[:4]), bytes(found[4:])
-    finally:
-        client.close()
-        await server.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON_S):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def _all(client: socket.socket) -> bytes:
+    found = bytearray()
+    while piece := await _piece(client):
+        found += piece
+    return bytes(found)
 
 
 async def _piece(client: socket.socket) -> bytes:
@@ -189,3 +209,24 @@ def test_a_log_that_is_emptied_meanwhile_never_gives_other_records() -> None:
         assert node.content.startswith(records)
 
     in_every_way(empty, check)
+
+
+def test_an_answer_behind_a_large_one_is_not_sent_after_a_truncation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer stood in line while the large one was sent, and its segment was truncated in that time."""
+
+    async def main() -> None:
+        node = Node()
+        followers = Followers(node.broker, monkeypatch)
+        async with reader_of(node, Transfer.MMAP) as (server, client):
+            large = framed(fetch_request("orders", partition_max_bytes=2**30), 2, VERSION)
+            small = framed(fetch_request("orders", offset=BATCHES + 1), 3, VERSION)
+            await asyncio.get_running_loop().sock_sendall(client, safely_produced(1) + large + small)
+            await until(lambda: [it.served_count for it in server.connections] == [3])
+            await followers.copy(BATCHES + 2)
+            # Not to the base offset of the segment: then its file would be deleted, and the records would be sent.
+            node.partition.log.truncate(BATCHES + 1)
+            node.broker.produce("orders", batch(b"in the same place"), acks=1)
+            found = await asyncio.wait_for(_all(client), SOON_S)
+        assert correlation_ids(found) == [1, 2]
+
+    asyncio.run(main())

@@ -14,7 +14,9 @@ from partitions_broker import MemoryBroker, batch, fetch_request, produce_reques
 
 from minibroker.log.batch import batches
 from minibroker.log.clock import monotonic_ms
+from minibroker.log.memory import MemoryFiles
 from minibroker.partitions.errors import Held
+from minibroker.partitions.files import BoundedFiles
 from minibroker.partitions.partition import ACKS_ALL, Appended
 from minibroker.partitions.registry import Session
 from minibroker.partitions.server import Limits, Server
@@ -58,12 +60,17 @@ class Socket(asyncio.Transport):
 
     def correlation_ids(self) -> list[int]:
         """The ids of all answers, in the order in which they were sent."""
-        data, found = b"".join(self.sends), []
-        while data:
-            length, correlation_id = struct.unpack_from(">ii", data)
-            found.append(correlation_id)
-            data = data[4 + length :]
-        return found
+        return correlation_ids(b"".join(self.sends))
+
+
+def correlation_ids(data: bytes) -> list[int]:
+    """The ids of all answers in the bytes that a client has received."""
+    found = []
+    while data:
+        length, correlation_id = struct.unpack_from(">ii", data)
+        found.append(correlation_id)
+        data = data[4 + length :]
+    return found
 
 
 class Wire:
@@ -329,6 +336,23 @@ def test_a_request_that_waited_leaves_nothing_to_the_garbage_collection(monkeypa
             await followers.copy(number + 1)
         assert gc.collect() == 0
         gc.enable()
+
+    run(test)
+
+
+def test_records_that_are_truncated_while_their_answer_is_in_line_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(_: MemoryBroker) -> None:
+        made = MemoryBroker(BoundedFiles(MemoryFiles(), handles_max=20))  # type: ignore[arg-type]
+        made.create("orders")
+        wire, followers = Wire(made), Followers(made, monkeypatch)
+        made.produce("orders", batch(b"old"), acks=1)
+        await wire.give(safely_produced(1) + framed(fetch_request("orders"), 2))
+        assert wire.socket.correlation_ids() == []
+        made.store.partition("orders", 0).log.truncate(0)
+        made.produce("orders", batch(b"new"), acks=1)
+        await followers.copy(2)
+        assert wire.socket.correlation_ids() == [1]
+        assert wire.socket.is_closed
 
     run(test)
 

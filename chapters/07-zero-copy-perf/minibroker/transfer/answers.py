@@ -53,7 +53,7 @@ class Answers:
         self._session = session
         self._owner = owner
         self.outbox = self._outbox = Outbox(
-            transport, way, on_progress=owner.on_progress, on_sent=self._advance, on_failed=owner.fail
+            transport, way, on_progress=owner.on_progress, on_sent=self._on_sent, on_failed=owner.fail
         )
         self._line = Line()
         self._is_flush_due = False
@@ -76,7 +76,7 @@ class Answers:
         if isinstance(outcome, Deferred):
             self._park(outcome, frame if is_held else None)
         elif self._line:
-            self._line.add(outcome)
+            self._line.add().put(outcome)
         else:
             self._take(outcome)
         if frame is not None and not is_held:
@@ -114,7 +114,7 @@ class Answers:
     def _park(self, deferred: Deferred, frame: LongFrame | None) -> None:
         """Let a request wait for its answer. `frame` is used until then."""
         wait = deferred.wait
-        place = self._line.add(None, is_blocking=wait.is_blocking)
+        place = self._line.add(is_blocking=wait.is_blocking)
         finish = self._on_answer if wait.turn is None else self._encode
 
         def complete(response: Response) -> None:
@@ -143,11 +143,16 @@ class Answers:
         asyncio.get_running_loop().run_in_executor(None, deferred.reply, response).add_done_callback(on_encoded)
 
     def _on_reply(self, place: Place, reply: Reply) -> None:
-        place.reply = reply
-        # The wait refers to its place. Without this, the two would keep each other alive until a garbage collection.
-        place.parked = None
+        place.put(reply)
         if not self._is_over:
             self._advance()
+
+    def _on_sent(self) -> None:
+        """A large answer was sent, so the answers behind it may leave."""
+        try:
+            self._advance()
+        except Exception as error:
+            self._owner.fail(error)
 
     def _advance(self) -> None:
         """Send the answers at the head of the line that are ready. Answers that come together are sent together."""

@@ -23,6 +23,7 @@ from typing import Protocol, cast, runtime_checkable
 
 from minibroker.log.interfaces import File, FileSlice
 from minibroker.partitions.errors import Disconnect
+from minibroker.transfer.cuts import check_cuts, cuts_of
 from minibroker.wire.schema import Part
 
 PIECE_BYTES = 1024 * 1024
@@ -54,11 +55,6 @@ def _handle_of(file: File) -> Handle | None:
     opened = file.handle() if hasattr(file, "handle") else file
     # This is isinstance(opened, Handle), which costs ten times as much for a protocol.
     return cast("Handle", opened) if hasattr(opened, "fileno") else None
-
-
-def cuts_of(file: File) -> int:
-    """How often a file was truncated. If the number has changed, a slice may have other bytes."""
-    return getattr(file, "cuts", 0)
 
 
 def read_whole(part: FileSlice) -> bytes:
@@ -160,8 +156,7 @@ class Sending:
             part, cuts = self._left[-1]
             is_slice = isinstance(part, FileSlice)
             if isinstance(part, FileSlice):
-                if cuts != cuts_of(part.file):
-                    raise Disconnect("a segment was truncated while it was sent")
+                check_cuts(cuts_of(part.file), cuts)
                 self._send_slice(part)
             else:
                 self._left.pop()
