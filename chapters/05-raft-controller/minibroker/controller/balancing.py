@@ -2,8 +2,8 @@
 
 When a broker stops, other brokers lead its partitions, and they keep leading them when it returns: after a few
 restarts one broker leads nearly everything. So the controller regularly looks for partitions whose preferred leader,
-the first replica, is live and in sync but does not lead, and elects it. No record is lost, because the replica is in
-sync.
+the first replica, is live and in sync but does not lead, and elects it. No committed record is lost, because the
+replica is in sync.
 """
 
 from collections.abc import Iterator
