@@ -159,6 +159,7 @@ class Member:
         """What the group has told this member."""
         self._history = crew.history
         self._is_orderly = crew.is_orderly
+        self._is_eager = settings.get("partition.assignment.strategy") == "range"
         self._read: dict[Partition, int] = {}
         self.consumer: Consumer = confluent_consumer(crew.bootstrap, **settings)
         # The callbacks are methods, so the consumer is in a cycle with this object until it is closed.
@@ -221,6 +222,10 @@ class Member:
 
     def _on_assign(self, _consumer: Consumer, given: list[TopicPartition]) -> None:
         self.changes.append(f"+{sorted((it.topic, it.partition) for it in given)}")
+        if self._is_eager:
+            # An eager assignment is the whole one. librdkafka 2.16 does not revoke the last one if the topics have
+            # changed before the application got it: it joins again, and the application gets both.
+            self._forget(self.owned)
         with self._history.lock:
             for it in given:
                 self.owned.add((it.topic, it.partition))

@@ -49,8 +49,8 @@ def read_all(crews: dict[str, Crew], wanted: dict[tuple[str, int], int]) -> None
 def check(crews: dict[str, Crew], *, redelivered: bool = False) -> None:
     for kind, crew in crews.items():
         with case(kind):
-            assert crew.history.is_well, crew.history.text()
-            assert redelivered or crew.history.redelivered == 0, crew.history.text()
+            assert crew.history.is_well, crew.text()
+            assert redelivered or crew.history.redelivered == 0, crew.text()
             assert crew.committed() == crew.history.acked
 
 
@@ -162,6 +162,8 @@ def test_topics_may_appear_grow_and_disappear_while_a_group_reads_them(grouped: 
     client: AdminClient = stock.admin(grouped.address)
     with crews_of_each_kind(grouped.address, [f"^{prefix}\\..*"], unique) as crews:
         classic = {kind: crew for kind, crew in crews.items() if kind != "consumer"}
+        # A member may have an assignment that librdkafka has already given up: see `Member._on_assign`.
+        crews["range"].is_orderly = False
         for crew in classic.values():
             crew.hire(2)
         share(classic, [1, 1])
@@ -181,6 +183,6 @@ def test_topics_may_appear_grow_and_disappear_while_a_group_reads_them(grouped: 
         read_all(crews, counts(first, 20))
         for kind, crew in crews.items():
             with case(kind):
-                assert crew.history.is_well, crew.history.text()
+                assert crew.history.is_well, crew.text()
                 # The offsets of the deleted topic are gone.
                 assert set(committed(grouped.address, crew.group, [*counts(second, 0, range(2))]).values()) == {NONE}

@@ -37,14 +37,15 @@ def files_of_the_repository() -> list[Path]:
     return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
-def lines_of_the_repository() -> list[tuple[str, str]]:
-    """Every line of text, with its file and number."""
-    found = []
+def places_of(pattern: str) -> list[str]:
+    """The file and the line of each match of a regular expression in the repository's texts."""
+    expression, found = re.compile(pattern, re.MULTILINE), []
     for path in files_of_the_repository():
-        text = path.read_bytes()
-        if b"\0" not in text and not path.is_relative_to(VENDORED):
-            lines = text.decode("utf-8").splitlines()
-            found += [(f"{path.relative_to(ROOT)}:{number}", line) for number, line in enumerate(lines, start=1)]
+        content = path.read_bytes()
+        if b"\0" not in content and not path.is_relative_to(VENDORED):
+            text = content.decode("utf-8")
+            matches = expression.finditer(text)
+            found += [f"{path.relative_to(ROOT)}:{1 + text.count(chr(10), 0, it.start())}" for it in matches]
     return found
 
 
@@ -190,16 +191,14 @@ def test_nothing_is_copied() -> None:
 
 
 def test_nothing_is_left_for_later() -> None:
-    words = re.compile("|".join(rf"\b{word}\b" for word in ("TO" + "DO", "FIX" + "ME", "X" + "XX")))
-    assert [where for where, line in lines_of_the_repository() if words.search(line)] == []
+    assert places_of("|".join(rf"\b{word}\b" for word in ("TO" + "DO", "FIX" + "ME", "X" + "XX"))) == []
 
 
 def test_no_conflict_of_a_merge_is_left() -> None:
-    marks = ("<" * 7 + " ", ">" * 7 + " ")
-    assert [where for where, line in lines_of_the_repository() if line.startswith(marks)] == []
+    assert places_of("^(?:" + "<" * 7 + "|" + ">" * 7 + ") ") == []
 
 
 def test_no_line_names_a_folder_of_one_machine_or_a_package_index() -> None:
-    folders = re.compile(r"(?<![\w.*}\])])/(?:home|root|work|Users)/\w")
-    index = re.compile(r"\b(?:py" + r"pi\.org|python" + r"hosted\.org)\b")
-    assert [where for where, line in lines_of_the_repository() if folders.search(line) or index.search(line)] == []
+    # The look behind stands after the first slash, because a search for a literal is much faster.
+    assert places_of(r"/(?<![\w.*}\])]/)(?:home|root|work|Users)/\w") == []
+    assert places_of("py" + r"pi\.org\b|python" + r"hosted\.org\b") == []
