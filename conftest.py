@@ -14,7 +14,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -94,11 +94,35 @@ def pytest_configure(config: pytest.Config) -> None:
     _refuse_modules_from_elsewhere(choice)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    # Every worker of xdist imports all tests. In a new clone there is no bytecode yet. So each worker begins with other
+    # files, and reads the bytecode that the others have written meanwhile.
+    report = yield
+    number, workers = _place_among_workers(collector.config)
+    if isinstance(collector, pytest.Session | pytest.Dir) and report.passed:
+        first = len(report.result) * number // workers
+        report.result = [*report.result[first:], *report.result[:first]]
+    return report
+
+
+def _place_among_workers(config: pytest.Config) -> tuple[int, int]:
+    """The number of this worker of xdist, from 0, and how many there are; without xdist there is one."""
+    given = getattr(config, "workerinput", {"workerid": "gw0", "workercount": 1})
+    return int(given["workerid"].removeprefix("gw")), given["workercount"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    _number, workers = _place_among_workers(config)
+    if workers > 1:
+        # All workers must have the tests in one order.
+        items.sort(key=lambda item: item.path)
+    yield
     # Each worker gets one part of the list, and begins with the first test of its part. An idle worker takes tests from
     # the end of another part.
-    workers = getattr(config, "workerinput", {}).get("workercount", 1)
     parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
     # The tests with a Spark session are in one worker, so that one JVM starts.
     parts[0] += [item for item in items if _uses_spark(item)]
