@@ -82,13 +82,14 @@ def cut_off(kind: type[Raft]) -> None:
     one, two, three = (start(it, MemoryFiles(), kind=kind) for it in (1, 2, 3))
     others = {2: two, 3: three}
     deliver(one, one.tick(one.next_deadline_ms), others)
-    now_ms, candidacies = 1000, 0
+    now_ms, attempts = 1000, 0
     while now_ms < 61_000:
         now_ms = max(now_ms, three.next_deadline_ms)
-        candidacies += bool(three.tick(now_ms))
+        attempts += bool(three.tick(now_ms))
         now_ms += 1
     follow(two, one, now_ms)
-    print(f"  node 3 stood {candidacies} times in a minute, and comes back in epoch {three.epoch}")
+    did = "asked for pre-votes" if kind is Raft else "stood for election"
+    print(f"  node 3 {did} {attempts} times in a minute, and comes back in epoch {three.epoch}")
     answer = one.on_vote(Vote(three.epoch, three.me, one.me, three.last_epoch, 0, is_pre_vote=kind is Raft), now_ms)
     print(f"  it asks node 1, which has led all the time: {yes(answer.is_granted)}")
     print(f"  node 1 {'still leads' if one.is_leader else 'leads no more'}, in epoch {one.epoch}")

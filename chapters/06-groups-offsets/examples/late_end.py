@@ -76,13 +76,14 @@ def late_end(version: int) -> None:
     coordinator = Coordinator(version)
     first = coordinator.init()
     coordinator.add(first)
-    print(f"  transaction 1 has epoch {first.epoch}; the copy of its EndTxn that arrives: {coordinator.end(first)}")
+    ended = coordinator.end(first)
+    print(f"  transaction 1 has epoch {first.epoch}; its EndTxn is sent twice, and one copy arrives: {ended}")
     coordinator.complete()
     assert coordinator.state is not None
     second = coordinator.state.producer
     coordinator.add(second)
     print(f"  transaction 2 has epoch {second.epoch}, and half of its records are written")
-    print(f"  the other copy of the first EndTxn arrives: {coordinator.end(first)}")
+    print(f"  the other copy arrives: {coordinator.end(first)}")
 
 
 if __name__ == "__main__":
