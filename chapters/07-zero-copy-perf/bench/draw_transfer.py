@@ -76,15 +76,15 @@ def draw_window(folder: Path) -> None:
     delay_s = rate.delay_ms(quota, 0) / second
     width = 52.0
     cells = [Cell(f"{burst:,}" if at == 0 else "0", width, GONE if at == 0 else PLAIN, f"{at}",
-                  opacity=0.85 if at == 0 else FADED) for at in range(SAMPLES)]  # fmt: skip
+                  opacity=0.85 if at == 0 else FADED) for at in range(1 - SAMPLES, 1)]  # fmt: skip
     body = [
-        note(f"quota: {quota} a second; the client takes {burst:,} in its first second", y=64, class_="label"),
+        note(f"quota: {quota} a second; the client takes {burst:,} in second 0, its first", y=64, class_="label"),
         *strip(cells, y=98),
-        *mark("the mean is over ten full samples", x=MARGIN + 10 * width, y=90, bottom=140),
+        *mark("the ten seconds before it count as empty", x=MARGIN + 10 * width, y=90, bottom=140),
         note(f"rate = {burst:,} / 10 s = {burst // 10} a second", y=190),
         note(f"delay = ({burst // 10} - {quota}) / {quota} * 10 s = {delay_s:.0f} s", y=212),
         note(
-            f"{delay_s:.0f} s later the client has taken {burst:,} in {10 + delay_s:.0f} s: its quota.",
+            f"After the delay, the client has taken {burst:,} in 10 + {delay_s:.0f} s, which is its quota.",
             y=234,
         ),
     ]
