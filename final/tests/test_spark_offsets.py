@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from brokers import StartBroker, eventually, unique
+from cases import case
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import (
@@ -91,10 +92,15 @@ def test_a_limit_is_not_exceeded_and_used_up(counts: list[int], offsets_max: int
 
 
 def test_no_partition_waits_for_ever_for_larger_ones() -> None:
-    starts, ends = {name(0): 0, name(1): 0}, {name(0): 1_000_000, name(1): 1}
-    for _ in range(4):
-        starts = limited(starts, ends, 1)
-    assert starts[name(1)] == 1
+    for offsets_max in range(1, 13):
+        for count in (2, 3, 5):
+            small = [name(number) for number in range(1, count)]
+            starts = dict.fromkeys([name(0), *small], 0)
+            ends = {name(0): 1_000_000} | dict.fromkeys(small, 1)
+            for _ in range(count * count):  # within `count` batches, one more of the small partitions is read
+                starts = limited(starts, ends, offsets_max)
+            with case(offsets_max, count):
+                assert [starts[it] for it in small] == [1] * len(small)
 
 
 @given(sizes, st.integers(1, 20), st.one_of(st.none(), st.integers(1, 300)))
@@ -202,7 +208,7 @@ def test_topics_are_found_by_pattern_and_partitions_by_number(plain_topics: "Top
     assert spans(batch(plain_topics, "", assign=json.dumps({topic: [1]}))) == [(1, 0, 3)]
     with pytest.raises(UnknownTopic, match=f"assign: {topic}-7 is not in the cluster"):
         batch(plain_topics, "", assign=json.dumps({topic: [1, 7]}))
-    with pytest.raises(UnknownTopic, match="subscribe: nosuch is not in the cluster; create it first"):
+    with pytest.raises(UnknownTopic, match="subscribe: not in the cluster: nosuch; create what is missing first"):
         batch(plain_topics, "nosuch")
 
 

@@ -148,7 +148,7 @@ def test_wrong_options_and_missing_topics_are_one_clear_line(topics: "Topics") -
         ),
         ({"startingOffsets": "latest"}, "InvalidOption: startingOffsets: a batch cannot begin at latest"),
         ({"kafka.enable.auto.commit": "true"}, "InvalidOption: kafka.enable.auto.commit: it cannot be set"),
-        ({"subscribe": "nosuch"}, "UnknownTopic: subscribe: nosuch is not in the cluster; create it first"),
+        ({"subscribe": "nosuch"}, "UnknownTopic: subscribe: not in the cluster: nosuch; create what is missing first"),
     ]
     for options, told in wrong:
         with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as caught:

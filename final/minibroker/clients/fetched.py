@@ -19,7 +19,7 @@ from minibroker.log.errors import LogError
 from minibroker.log.record import Record
 from minibroker.segments.checkpoint import TopicPartition
 
-# The fields of a batch header that are needed to find the next batch, read without making an object:
+# The fields of a batch header that `span` needs, read without making an object:
 # base offset, length, leader epoch, magic, crc, last offset delta.
 _HOP = struct.Struct(">q i i b I 2x i")
 

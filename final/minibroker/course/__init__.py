@@ -1,9 +1,10 @@
 """The learner's workspace, and the work of `minibroker course list | start | check | hint | status | diff`.
 
 A chapter lists its tasks in `exercises.toml`: exercises, which are functions (the fast track), and modules to build
-(the build track). Starting a chapter copies its package into `workspace/` with that code taken out. Python then finds
-the learner's package before the reference's, because the first path that holds `minibroker/log/` wins (PEP 420), and
-every other package stays the reference. If the copy of another chapter is unfinished, a run uses the reference instead.
+(the build track). Starting a chapter copies the packages with its tasks into `workspace/`, with that code taken out.
+Python then finds the learner's packages before the reference's, because the first path that holds, say,
+`minibroker/log/` wins (PEP 420), and every other package stays the reference. If the copy of another chapter is
+unfinished, a run uses the reference instead.
 
 | module         | owns                                                                        |
 |----------------|-----------------------------------------------------------------------------|

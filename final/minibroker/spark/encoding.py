@@ -49,7 +49,7 @@ _SLOT_BYTES = 1 + 5 + 1 + 10 + 5 + 5 + 5
 _RECORD_BYTES_MIN = 7  # length, attributes, timestamp, offset, key, value, headers: one byte each
 _RAW_NULL = 1  # zigzag(-1)
 _NO_HEADERS = b"\x00"
-_TIMESTAMP_SPAN_MAX = 2**62  # the largest difference that can be zigzag-encoded in 64 bits
+_TIMESTAMP_SPAN_MAX = 2**62  # zigzag doubles a difference, which must then fit into an int64
 
 
 class Producer(NamedTuple):
@@ -204,7 +204,7 @@ def _cuts(rows: _Rows, batch_bytes_max: int) -> tuple[list[int], list[int]]:
     count = len(rows.timestamp)
     span = int(rows.timestamp.max()) - int(rows.timestamp.min())
     if span >= _TIMESTAMP_SPAN_MAX:
-        raise InvalidRecord(f"the timestamps of {count} rows are {span} ms apart, more than a batch can encode")
+        raise InvalidRecord(f"the timestamps of {count} rows are {span} ms apart, more than this sink can encode")
     # The largest size of a record: attributes, the widest timestamp delta and offset delta, and the row's own bytes.
     offset_delta_max = min(count, max(batch_bytes_max // _RECORD_BYTES_MIN, 1))
     body = 1 + len(encode_varint(span)) + len(encode_varint(offset_delta_max)) + _own_bytes(rows)

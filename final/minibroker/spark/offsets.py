@@ -109,11 +109,11 @@ def limited(starts: Offsets, ends: Offsets, offsets_max: int) -> Offsets:
     if total <= offsets_max:
         return ends
     shares = {it: offsets_max * size // total for it, size in sizes.items()}
-    # Rounding leaves a few offsets over. Each goes to another partition. The first of these partitions changes from
-    # batch to batch, so that none waits for ever.
+    # Rounding leaves a few offsets over. Each goes to another partition. The first of these partitions moves on by one
+    # with each limited batch, so that none waits for ever.
     left = offsets_max - sum(shares.values())
     order = list(sizes)
-    turn = sum(starts.values()) % len(order)
+    turn = sum(starts.values()) // offsets_max % len(order)
     for partition in (order[turn:] + order[:turn])[:left]:
         shares[partition] += 1
     return {it: starts[it] + shares[it] if it in shares else end for it, end in ends.items()}
@@ -224,7 +224,9 @@ class Cluster:
         found = self.find()
         if found.missing:
             option = self._options.subscription.kind.value
-            raise UnknownTopic(f"{option}: {', '.join(found.missing)} is not in the cluster; create it first")
+            raise UnknownTopic(
+                f"{option}: not in the cluster: {', '.join(found.missing)}; create what is missing first"
+            )
         return found.partitions
 
     # Offsets ---------------------------------------------------------------------------------------------------------

@@ -200,8 +200,8 @@ class _Pipe:
         elif precise_ms() - self._moved_ms >= self._options.poll_timeout_ms:
             raise ReadTimedOut(
                 f"{self._split}: no record from offset {self.position} on arrived within"
-                f" {self._options.poll_timeout_ms} ms; the log ends at {self._fetcher.high_watermark(self._name)};"
-                " see kafkaConsumer.pollTimeoutMs"
+                f" {self._options.poll_timeout_ms} ms; the last known high watermark is"
+                f" {self._fetcher.high_watermark(self._name)} (-1: no answer yet); see kafkaConsumer.pollTimeoutMs"
             )
 
     def _on_lost_broker(self, error: ClientError) -> None:

@@ -133,7 +133,7 @@ class LogFile:
                 f"append of {len(batch)} bytes at position {self.size} failed ({error.strerror}): "
                 "none of it was kept; free some disk space and send the batch again"
             ) from error
-        # Only now may the log's end move (invariant 1).
+        # The batch is written. The end moves only now, so after a failed write the next batch gets the same offsets.
         self.size += len(batch)
         self.log_end_offset = header.base_offset + header.last_offset_delta + 1
         self.leader_epoch = header.leader_epoch

@@ -11,7 +11,7 @@ TIME_SUFFIX = ".timeindex"
 
 
 class Indexes:
-    """An offset index and a time index. Both get entries for the same batches, as in Kafka."""
+    """An offset index and a time index. Both get their entries at the same batches, as in Kafka."""
 
     def __init__(self, offsets: File, times: File, *, base_offset: int, config: LogConfig) -> None:
         self.offsets = OffsetIndex(offsets)
@@ -36,7 +36,10 @@ class Indexes:
         return self.offsets.is_sane() and self.times.is_sane()
 
     def on_append(self, header: BatchHeader, batch: Bytes, position: int) -> None:  # noqa: ARG002
-        """Note a batch. If it is more than the interval after the last entry, add an entry to both indexes."""
+        """Note a batch. If it begins more than the interval after the last entry's batch, add entries.
+
+        The offset index then gets an entry for it, and the time index one if the largest timestamp has grown.
+        """
         # Remember the first batch that has the largest timestamp so far.
         last_offset = header.base_offset + header.last_offset_delta
         if header.max_timestamp > self.max_timestamp:

@@ -97,7 +97,7 @@ def _check_broker(image: Image, name: str, configs: Texts, node: NodeConfig) -> 
             else:
                 NodeConfig({"node.id": it}).checked_dynamic(new)
     except InvalidConfig as error:
-        # Kafka uses this code for brokers, and INVALID_CONFIG only for topics.
+        # For a broker Kafka answers INVALID_REQUEST. INVALID_CONFIG is its answer for topics and groups.
         raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
 
 

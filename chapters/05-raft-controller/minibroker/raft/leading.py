@@ -1,8 +1,8 @@
 """The leader's part of a node: it writes records, answers fetches, commits, and changes the voters. A pure module.
 
-A leader does not push entries, as in the Raft paper: followers fetch them. Each fetch tells the leader how far its
-follower is, and `Followers` keeps that. When a majority has a record of this epoch on its disks, the record and
-everything before it are committed.
+In the Raft paper, a leader pushes entries to its followers. Here the followers fetch them. Each fetch tells the leader
+how far its follower is, and `Followers` keeps that. When a majority has a record of this epoch on its disks, the record
+and everything before it are committed.
 
 `Leading` is built on `QuorumState`. `Voting`, in `voting`, calls `begin_leading` when an election is won.
 """

@@ -40,7 +40,7 @@ class SessionCache:
         self._on_closed = on_closed
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # the least recently used first
         self._values: dict[int, _Value] = {}
-        # The sessions that a follower may evict, and those that every client may evict.
+        # The candidates for an eviction, the lowest value first, by whether the new session is a follower's.
         self._evictable: dict[bool, list[_Value]] = {True: [], False: []}
         self.evictions = 0
         self.partitions = 0
