@@ -100,7 +100,7 @@ chaos-transactions: setup-dev ## a copy in transactions while nodes, links and c
 	$(PY) tests/chaos_transactions.py --rounds $(ROUNDS) $(ARGS)
 
 # One table of all rows, after the benchmarks that were chosen; bars that are missed do not keep it from being written.
-bench-peers: setup-dev ## beside Apache Kafka and librdkafka's mock broker, about an hour: ARGS="--only NAME" for one row
+bench-peers: setup-dev ## beside Apache Kafka and others, up to an hour: ARGS="--only NAME" for one row
 	$(PY) -m minibroker.bench final/peers --repeats $(if $(is_quick),1,5) --out $(PEERS) $(ARGS); met=$$?; \
 		"$(VENV)/bin/python" final/peers/page.py $(PEERS) $(if $(is_quick),,README.md docs/index.md docs/peers.md) && exit $$met
 

@@ -1,5 +1,6 @@
 """`make lint` finds what breaks the rules: each fault is planted in a copy, and the right tool names it."""
 
+import ast
 import os
 import shutil
 import subprocess
@@ -137,3 +138,14 @@ def test_an_init_file_in_the_namespace_stops_lint(copy: Copy) -> None:
         assert code != 0, root
         assert f"{path} must not exist" in output
         (copy.root / path).unlink()
+
+
+def test_every_module_that_says_it_is_pure_is_checked() -> None:
+    """The docstring of such a module has the sentence "A pure module." """
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    checked = {module for it in contracts if "as_packages" in it for module in it["source_modules"]}
+    for path in sorted(ROOT.glob("*/**/minibroker/**/*.py")):
+        says = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+        parts = path.with_suffix("").parts
+        name = ".".join(parts[parts.index("minibroker") :]).removesuffix(".__init__")
+        assert name in checked or "A pure module." not in says, f"pyproject.toml: add {name} to the contract for cores"

@@ -48,8 +48,8 @@ def _started(context: Context, program: str, mapper: str, record_bytes: int) -> 
         NAME,
         f"RabbitMQ {version}: one stream, {WINDOW} messages under way.",
         connection.socket,
-        publish_frame(record_bytes),
-        connection.acks,
+        publishframe(record_bytes),
+        Confirmations().count,
         connection.empty,
         process.pid,
     )
@@ -87,12 +87,32 @@ def _environment(folder: Path, *, amqp: int, distribution: int, names: int, port
     }
 
 
+class Confirmations:
+    """Counts the messages that the server confirms."""
+
+    def __init__(self) -> None:
+        self._tail = b""
+
+    def count(self, arrived: bytes) -> int:
+        """How many messages the frames confirm. The last frame may be cut: the rest of it comes with the next call."""
+        data, position, count = self._tail + arrived, 0, 0
+        while len(data) - position >= _HEADER.size:
+            size, key, _version = _HEADER.unpack_from(data, position)
+            assert key == CONFIRM, f"a frame with key {key:#x} instead of a confirmation"
+            end = position + 4 + size
+            if end > len(data):
+                break
+            count += struct.unpack_from(">BI", data, position + _HEADER.size)[1]
+            position = end
+        self._tail = data[position:]
+        return count
+
+
 class _Connection:
     """A client of the stream protocol."""
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
-        self._tail = b""
 
     def log_in(self) -> str:
         """Log in as the user that only local clients may use; return the version of the server."""
@@ -101,7 +121,7 @@ class _Connection:
         self._ask(AUTHENTICATE, _string("PLAIN") + _bytes(b"\0guest\0guest"))
         key, limits = self._receive()
         assert key == TUNE, key
-        self.socket.sendall(_frame(TUNE, limits))
+        self.socket.sendall(frame(TUNE, limits))
         self._ask(OPEN, _string("/"))
         after = properties[properties.index(b"version") + len(b"version") :]
         (size,) = struct.unpack_from(">H", after)
@@ -117,23 +137,9 @@ class _Connection:
         self._ask(DELETE, _string(STREAM))
         self.make_stream()
 
-    def acks(self, arrived: bytes) -> int:
-        """Count the messages that the frames confirm; the last frame may be cut."""
-        data, position, count = self._tail + arrived, 0, 0
-        while len(data) - position >= _HEADER.size:
-            size, key, _version = _HEADER.unpack_from(data, position)
-            end = position + 4 + size
-            if end > len(data):
-                break
-            assert key == CONFIRM, f"a frame with key {key:#x} instead of a confirmation"
-            count += struct.unpack_from(">BI", data, position + _HEADER.size)[1]
-            position = end
-        self._tail = data[position:]
-        return count
-
     def _ask(self, key: int, fields: bytes) -> bytes:
         """Send a request, and return the fields of its answer after the code."""
-        self.socket.sendall(_frame(key, struct.pack(">I", 0) + fields))
+        self.socket.sendall(frame(key, struct.pack(">I", 0) + fields))
         found = 0
         while found != key | _ANSWER:
             # The server also tells of a stream that was deleted; that needs no answer.
@@ -156,13 +162,14 @@ class _Connection:
         return data
 
 
-def publish_frame(record_bytes: int) -> bytes:
+def publishframe(record_bytes: int) -> bytes:
     """A block of messages. Their numbers repeat, because they only tell the client which message is confirmed."""
     messages = b"".join(struct.pack(">Q", number) + _bytes(b"x" * record_bytes) for number in range(BLOCK))
-    return _frame(PUBLISH, struct.pack(">BI", _PUBLISHER, BLOCK) + messages)
+    return frame(PUBLISH, struct.pack(">BI", _PUBLISHER, BLOCK) + messages)
 
 
-def _frame(key: int, fields: bytes) -> bytes:
+def frame(key: int, fields: bytes) -> bytes:
+    """A frame of the protocol."""
     return _HEADER.pack(4 + len(fields), key, 1) + fields
 
 

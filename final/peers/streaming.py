@@ -59,7 +59,7 @@ class Publisher(NamedTuple):
 
 def find(program: str, folder: str) -> str | None:
     """A program, which Debian installs in a folder that not every PATH has."""
-    return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{folder}")
+    return shutil.which(program, path=f"{folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
 
 
 def connect(port: int, name: str, *, seconds: float = _TIMEOUT_S) -> socket.socket:

@@ -2,16 +2,19 @@
 
 import json
 import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from minibroker.bench import Context, Skipped
 from minibroker.bench.__main__ import main
 from minibroker.bench.context import open_context
-from peers import load, page
+from peers import load, nats, page, rabbitmq
 from peers.load import Load, Rounds
+from peers.streaming import BLOCK
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = ROOT / "final/peers"
@@ -73,6 +76,40 @@ def test_a_row_is_skipped_in_one_line_without_a_compiler(
     assert main([str(ROWS), "--only", "produce-1kb", "--dir", str(tmp_path)]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("benchmark produce-1kb is skipped: its client needs a C compiler (cc)")
+
+
+@pytest.mark.parametrize("other", [nats, rabbitmq], ids=["nats", "rabbitmq"])
+def test_a_broker_with_another_protocol_acknowledges_every_message(context: Context, other: ModuleType) -> None:
+    """It is started with an empty stream, which a round fills and the next round replaces."""
+    publisher = other.publisher(context, 100)
+    if publisher is None:
+        pytest.skip(f"{other.PACKAGE} is not installed")
+    for _round in range(2):
+        publisher.empty()
+        publisher.publish(20 * BLOCK)
+
+
+def test_without_these_brokers_their_row_is_skipped_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for other in (nats, rabbitmq):
+        monkeypatch.setattr(other, "find", lambda _program, _folder: None)
+    assert main([str(ROWS), "--only", "others", "--dir", str(tmp_path)]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("benchmark others is skipped: it needs nats-server or rabbitmq-server")
+
+
+def test_confirmations_are_counted_in_frames_that_arrive_in_pieces() -> None:
+    def confirmed(count: int) -> bytes:
+        return rabbitmq.frame(rabbitmq.CONFIRM, struct.pack(">BI", 0, count) + bytes(8 * count))
+
+    arrived = confirmed(3) + confirmed(1) + confirmed(70)
+    for size in (1, 5, 1000):
+        counter = rabbitmq.Confirmations()
+        pieces = [arrived[start : start + size] for start in range(0, len(arrived), size)]
+        assert sum(counter.count(piece) for piece in pieces) == 74, size
+    with pytest.raises(AssertionError, match="a frame with key 0x4 instead of a confirmation"):
+        rabbitmq.Confirmations().count(rabbitmq.frame(4, b""))
 
 
 def test_rounds_leave_out_the_warm_up() -> None:

@@ -144,8 +144,8 @@ class Forward:
             node_id = self._controller_id()
             last = f": node {node_id}, the last controller, cannot be reached" if node_id >= 0 else ""
             return ErrorCode.NOT_CONTROLLER, (
-                f"there is no controller at the moment{last}. Nothing was done: start the voters that are down, and try"
-                " again"
+                f"there is no controller at the moment{last}: start the voters that are down, and try again. If a"
+                " controller was deposed while it answered, the change may have been made all the same"
             )
         if isinstance(error, BrokerError):
             return error.code, str(error)
