@@ -145,10 +145,19 @@ def test_apiversions_lists_what_is_served_and_answers_an_unknown_version_in_vers
     unknown[3] = 99
     parts = asyncio.run(broker.answer(unknown))
     assert b"".join(parts)[LENGTH_SIZE:].hex(" ", 2) == "0000 0007 0023 0000 0001 0012 0000 0004"  # type: ignore[arg-type]
-    of_another_api = frame_of(metadata_of("orders"), 9)
-    of_another_api[3] = 99
-    with pytest.raises(Disconnect):
-        asyncio.run(broker.answer(of_another_api))
+    # Fetch 13 has a table, but this broker does not serve it.
+    for api, version in ((metadata_of("orders"), 99), (fetch_request("orders"), 13)):
+        of_another_api = frame_of(api, 9 if isinstance(api, MetadataRequest) else 12)
+        of_another_api[3] = version
+        with case(version), pytest.raises(Disconnect):
+            asyncio.run(broker.answer(of_another_api))
+
+
+def test_bytes_after_a_request_are_ignored() -> None:
+    """librdkafka sends three bytes too many in Metadata."""
+    broker = broker_with()
+    frame = memoryview(bytearray(frame_of(metadata_of("orders"), 9)) + bytes(3))
+    assert asyncio.run(broker.answer(frame))
 
 
 def test_metadata_creates_a_topic_and_names_its_partitions() -> None:
@@ -192,6 +201,20 @@ def test_a_fetch_begins_with_the_batch_that_holds_the_offset() -> None:
     assert (partition.error_code, partition.high_watermark, partition.log_start_offset) == (0, 3, 0)
     assert ask(broker, fetch_request("orders", 4)).responses[0].partitions[0].error_code == 1
     assert ask(broker, fetch_request("others")).responses[0].partitions[0].error_code == 3
+    # A fetch with an error does not wait for records.
+    waiting = fetch_request("orders", 4, min_bytes=1, max_wait_ms=60_000)
+    answer = asyncio.run(asyncio.wait_for(ask_async(broker, waiting), 30))
+    assert answer.responses[0].partitions[0].error_code == 1
+
+
+def test_a_partition_gives_no_more_than_its_own_limit() -> None:
+    broker = broker_with(*(batch(bytes(500)) for _ in range(4)))
+    for limit, count in ((10, 1), (1200, 2), (10_000, 4)):
+        wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=limit)]
+        topics = [FetchTopic(topic="orders", partitions=wanted)]
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=10_000, topics=topics)
+        with case(limit):
+            assert len(values_in(ask(broker, request))) == count
 
 
 def test_only_the_first_partition_with_records_may_exceed_the_limit_of_a_fetch() -> None:
@@ -221,8 +244,14 @@ def test_a_fetch_waits_for_the_next_append_and_no_longer_than_it_may() -> None:
 
 
 def test_a_time_becomes_an_offset() -> None:
-    broker = broker_with(batch(b"a", timestamp=NOW_MS), batch(b"b", timestamp=NOW_MS + 10))
-    for timestamp, offset, found in ((-1, 2, -1), (-2, 0, -1), (NOW_MS + 1, 1, NOW_MS + 10), (NOW_MS + 11, -1, -1)):
+    broker = broker_with(*(batch(b"a", timestamp=NOW_MS + it) for it in (0, 10, 5)))
+    for timestamp, offset, found in (
+        (-1, 3, -1),
+        (-2, 0, -1),
+        (-3, 1, NOW_MS + 10),
+        (NOW_MS + 1, 1, NOW_MS + 10),
+        (NOW_MS + 11, -1, -1),
+    ):
         with case(timestamp):
             wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
             topics = [ListOffsetsTopic(name="orders", partitions=[wanted])]

@@ -65,13 +65,13 @@ class SmallBroker:
     # Connections ------------------------------------------------------------------------------------------------------
 
     async def start(self, host: str, port: int) -> str:
-        """Listen; port 0 chooses a free one. Return the address."""
+        """Listen; port 0 chooses a free one. Return the address as HOST:PORT, which Metadata names, too."""
         self._server = await asyncio.start_server(self._serve, host, port)
         self._host, self._port = self._server.sockets[0].getsockname()[:2]
         return f"{self._host}:{self._port}"
 
     async def stop(self) -> None:
-        """Close the port, the connections and the logs."""
+        """Close the port, the connections and the logs. A fetch that waits gets no answer."""
         assert self._server is not None, "the broker was not started"
         self._server.close()
         for writer in self._connections:
@@ -120,13 +120,16 @@ class SmallBroker:
         return frame_response(response, version=0, correlation_id=header.correlation_id)
 
     async def _respond(self, key: int, request: Request) -> Response | None:
-        """Call the handler. A fetch that finds too little is tried again after each append, until its time is over."""
+        """Call the handler. A fetch that finds too little is tried again after each append, until its time is over.
+
+        A fetch with an error is answered at once.
+        """
         response = self._handlers[key](request)
         if not isinstance(request, fetch.FetchRequest):
             return response
         with suppress(TimeoutError):
             async with asyncio.timeout(request.max_wait_ms / 1000):
-                while isinstance(response, fetch.FetchResponse) and _bytes_in(response) < request.min_bytes:
+                while isinstance(response, fetch.FetchResponse) and _finds_too_little(response, request):
                     await self._appended.wait()
                     response = self.on_fetch(request)
         return response
@@ -258,6 +261,11 @@ def _bytes_in(response: fetch.FetchResponse) -> int:
     return sum(it.count for it in slices if isinstance(it, FileSlice))
 
 
+def _finds_too_little(response: fetch.FetchResponse, request: fetch.FetchRequest) -> bool:
+    has_error = any(it.error_code for topic in response.responses for it in topic.partitions)
+    return not has_error and _bytes_in(response) < request.min_bytes
+
+
 def _led_here(index: int) -> metadata.MetadataResponsePartition:
     return metadata.MetadataResponsePartition(
         error_code=ErrorCode.NONE,
@@ -276,7 +284,7 @@ def _ranges(keys: Iterable[ApiKey]) -> list[api_versions.ApiVersion]:
 
 
 async def run(path: str, address: str) -> None:
-    """Serve until the process is killed."""
+    """Start the broker, print `ready: HOST:PORT`, and serve until the process is killed."""
     host, _colon, port = address.rpartition(":")
     print(f"ready: {await SmallBroker(OSFiles(), path).start(host, int(port))}", flush=True)
     await asyncio.Event().wait()
