@@ -167,6 +167,18 @@ def test_a_member_that_does_not_sync_is_removed_though_it_sends_heartbeats() -> 
             assert driver.code("sync") is (ErrorCode.NONE if has_assignment else ErrorCode.REBALANCE_IN_PROGRESS)
 
 
+def test_a_rebalance_ends_the_time_limit_of_the_syncs_before_it() -> None:
+    """Otherwise it would remove members that have nothing to sync while they join."""
+    driver = Driver()
+    leader, follower = driver.enter("a"), driver.enter("b")
+    driver.run(2 * DELAY_MS)
+    driver.run_with_heartbeats(REBALANCE_MS - 1, leader, follower)
+    driver.join("again", leader, protocols={"range": b"other"})
+    driver.run_with_heartbeats(SESSION_MS, follower)
+    assert len(driver.group.members()) == 2
+    assert driver.is_parked("again")
+
+
 def test_version_0_has_the_session_timeout_as_its_rebalance_timeout() -> None:
     driver = Driver()
     driver.join("a", version=0, rebalance_ms=-1, session_ms=7_000)
@@ -197,3 +209,16 @@ def test_the_session_of_a_member_whose_sync_is_refused_begins_anew() -> None:
     assert driver.is_parked("again")
     driver.run(1)
     assert [it.member_id for it in driver.joined("again").members] == [leader]
+
+
+def test_assignments_that_the_log_refuses_are_withdrawn_and_the_previous_ones_come_back() -> None:
+    driver = Driver()
+    leader, follower = driver.stable("a", "b")
+    before = {it.member_id: it.assignment for it in driver.log[-1].members}
+    driver.join("again", leader, protocols={"range": b"other"})
+    driver.join("again too", follower)
+    driver.refuses_with = ErrorCode.NOT_COORDINATOR
+    driver.sync("sync", leader, {leader: b"other", follower: b"other"})
+    assert driver.code("sync") is ErrorCode.NOT_COORDINATOR
+    assert driver.group.state is GroupState.PREPARING_REBALANCE
+    assert {it.member_id: it.assignment for it in driver.group.members()} == before

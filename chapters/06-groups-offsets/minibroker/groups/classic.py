@@ -39,7 +39,15 @@ class ClassicGroup(ClassicFacts):
     # Join -------------------------------------------------------------------------------------------------------------
 
     def on_join(self, ticket: Ticket, request: JoinGroupRequest, version: int, client: Client, now_ms: int) -> Step:
-        """A member joins, or joins again. The answer waits until all members have joined."""
+        """A member joins, or joins again. The answer waits until all members have joined.
+
+        The first member of a group leads it. If the leader has not come when the time for joining is over, the first
+        member that has come leads. If only static members are left and none has come, the group waits once more.
+
+        A refusal is a `Reply` with the code. Only MEMBER_ID_REQUIRED is a JoinGroupResponse, because it has the new id.
+        A member that finds the group full is dropped, so that the others do not wait for it. If the group is unused
+        after a refused first join, it ends (`Cause.ENDED`). Otherwise the first record of a new group is added.
+        """
         step = Step()
         try:
             self._join(step, Joining(ticket, request, version, client, now_ms))
@@ -182,7 +190,11 @@ class ClassicGroup(ClassicFacts):
     # Sync -------------------------------------------------------------------------------------------------------------
 
     def on_sync(self, ticket: Ticket, request: SyncGroupRequest, _version: int, now_ms: int) -> Step:
-        """A member asks for its assignment. The answer waits for the leader's request, which has all assignments."""
+        """A member asks for its assignment. The answer waits for the leader's request, which has all assignments.
+
+        In a stable group it is answered at once. If the log refuses the assignments, the previous ones come back, the
+        syncs are answered with the error, and all members join again.
+        """
         try:
             member = self._check_sync(request)
         except GroupRefused as refused:
@@ -226,7 +238,10 @@ class ClassicGroup(ClassicFacts):
         return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
 
     def on_leave(self, ticket: Ticket, request: LeaveGroupRequest, version: int, now_ms: int) -> Step:
-        """Members leave, or an administrator removes them. An administrator names static members by instance id."""
+        """Members leave, or an administrator removes them. An administrator names static members by instance id.
+
+        If only pending ids leave, no member joins again. But a generation that has waited for them may begin.
+        """
         step, is_one = Step(), version < MEMBER_LIST_VERSION
         leaving = [MemberIdentity(member_id=request.member_id)] if is_one else request.members
         gone, results = self._members.check_leaving(leaving)
@@ -236,7 +251,10 @@ class ClassicGroup(ClassicFacts):
         return step
 
     def on_time(self, now_ms: int) -> Step:
-        """Act on every time limit that has ended. Sessions, pending ids, joins and syncs have one."""
+        """Act on every time limit that has ended. Sessions, pending ids, joins and syncs have one.
+
+        A rebalance also ends the time limit of the syncs before it.
+        """
         step, gone = Step(), self._members.expired(now_ms)
         if now_ms >= self._sync_deadline_ms:
             self._sync_deadline_ms = NEVER
@@ -245,8 +263,11 @@ class ClassicGroup(ClassicFacts):
         return step
 
     def load(self, value: GroupMetadataValue, now_ms: int) -> None:
-        """Restore the group from its last record: `Stable`, with new sessions, or `Empty` if it has no members."""
+        """Restore the group from its last record: `Stable`, with new sessions, or `Empty` if it has no members.
+
+        If it has more members than `group.max.size` allows, because that was lowered, a rebalance begins at once.
+        """
         self._take_over(value, now_ms)
-        # If `group.max.size` was lowered, all members must join again, and those beyond the limit are refused.
+        # All members must join again, and those beyond the limit are refused.
         if len(self._members) > self._settings().max_size:
             self._rebalance(Step(), now_ms)
