@@ -1,5 +1,7 @@
 """Bugs that replication could have, most of which Kafka once had, each as a patch; and what finds it.
 
+The patches of `leader`, `epochs` and `follower` use public names only, because learners write these modules.
+
     PYTHONPATH=chapters/04-replication-isr/tests python -m replication_bugs [PART OF A NAME…] [--shrink]
 
 looks for every bug, with its known seed first and then with 500 others, and prints the table. `--shrink` also names the
@@ -78,7 +80,8 @@ _LEAD = Replica._lead
 
 def _follow_from_watermark(self: Replica, image: PartitionImage) -> None:
     _FOLLOW(self, image)
-    self._cut(self.high_watermark)
+    self.log.truncate(self.high_watermark)
+    self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
 
 
 _FOLLOW = Replica._follow
@@ -104,15 +107,22 @@ def _any_epoch(self: LocalPartition, current_leader_epoch: int = -1) -> None:
 
 
 def _may_join_at_watermark(self: Leadership, replica_id: int, *, high_watermark: int) -> bool:
-    has_all = self.followers[replica_id].log_end_offset >= high_watermark
-    return has_all and self._pending is None and replica_id not in self.isr and self._is_eligible(replica_id)
+    with patch.object(self, "epoch_start_offset", 0):
+        return _MAY_JOIN(self, replica_id, high_watermark=high_watermark)
+
+
+def _may_join_in_any_life(self: Leadership, replica_id: int, *, high_watermark: int) -> bool:
+    registered = {replica_id: self.followers[replica_id].broker_epoch}
+    with patch.object(self, "broker_epochs", registered):
+        return _MAY_JOIN(self, replica_id, high_watermark=high_watermark)
+
+
+_MAY_JOIN = Leadership.may_join
 
 
 def _gives_up_at_any_refusal(self: Leadership, proposal: IsrProposal, altered: Altered) -> bool:
-    if proposal == self.pending and altered.code is not ErrorCode.NONE:
-        self._pending = None
-        return True
-    return _ON_ALTERED(self, proposal, altered)
+    is_refused = altered.code is not ErrorCode.NONE
+    return _ON_ALTERED(self, proposal, altered._replace(code=ErrorCode.INVALID_REQUEST) if is_refused else altered)
 
 
 _ON_ALTERED = Leadership.on_altered
@@ -124,10 +134,6 @@ def _no_comparison(partition: PartitionImage, change: IsrChange) -> None:
 
 def _never(*_arguments: object) -> bool:
     return False
-
-
-def _always(*_arguments: object) -> bool:
-    return True
 
 
 def _check_members_of_any_life(image: Image, partition: PartitionImage, change: IsrChange, broker_id: int) -> None:
@@ -222,7 +228,7 @@ BUGS = (
     _bug(
         "fetches of an earlier incarnation count (KIP-903)",
         (Leadership, "is_stale", _never),
-        (Leadership, "_is_eligible", _always),
+        (Leadership, "may_join", _may_join_in_any_life),
         (authority, "_check_members", _check_members_of_any_life),
         seed=66,
         invariant=13,

@@ -50,7 +50,10 @@ def check_found(bug: Bug) -> None:
         return
     assert bug.seed <= SEEDS_MAX
     outcome = bug.run(bug.seed)
-    assert outcome.violation is not None, f"seed {bug.seed} does not find it any more: look for another one"
+    assert outcome.violation is not None, (
+        f"seed {bug.seed} does not find the planted bug any more. In the reference, look for another seed. Your own "
+        f"code may be right all the same: it may not use what the bug replaces ({bug.replaced}), or draw other numbers"
+    )
     assert outcome.invariant == bug.invariant, outcome.violation
 
 

@@ -53,6 +53,11 @@ class Bug:
         """A bug that a scenario in a folder shows."""
         return cls(name, patches, scenario=folder / f"{by}.txt", stage=stage)
 
+    @property
+    def replaced(self) -> str:
+        """The code that the bug replaces."""
+        return ", ".join(f"{owner.__name__}.{name}" for owner, name, _value in self.patches)
+
     @contextmanager
     def planted(self) -> Iterator[None]:
         """Run the block with the bug in the code."""

@@ -180,6 +180,7 @@ def test_a_malformed_file_is_refused_and_the_log_is_read_instead() -> None:
         b"0\n2\n0 0\n",
         b"0\n1\n0\n",
         b"0\n1\n0 0 0\n",
+        b"0\n2\n0 0\n1 10",
         b"0\n1\nzero 0\n",
         b"0\n1\n\xff 0\n",
         b"0\n2\n1 0\n1 5\n",

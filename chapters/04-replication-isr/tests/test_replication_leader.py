@@ -215,6 +215,7 @@ def test_a_fetch_counts_only_for_the_registered_incarnation() -> None:
         "we have not heard of its registration": (14, 13, False),
         "it does not say": (-1, 13, True),
         "it is not registered": (13, None, False),
+        "it is not registered, and does not say": (-1, None, False),
     }
     for name, (fetched_with, registered, expected) in cases.items():
         with case(name):

@@ -271,6 +271,15 @@ def test_a_voter_that_fetches_needs_no_announcement_of_the_leader() -> None:
     assert told == [3], "node 2 has fetched, so it knows the leader; node 3 has not"
 
 
+def test_a_leader_announces_itself_again_only_after_an_election_timeout() -> None:
+    raft = leader()
+    fetch(raft, 2, 0, last_epoch=-1, now_ms=10_100)
+    timeout_ms = raft.settings.election_timeout_ms
+    for now_ms, told in ((10_600, [3]), (10_601, []), (10_599 + timeout_ms, []), (10_600 + timeout_ms, [3])):
+        fetch(raft, 2, raft.log.log_end_offset, now_ms=now_ms)
+        assert [it.node_id for it in raft.tick(now_ms)] == told, f"at {now_ms} ms, {timeout_ms} ms is the timeout"
+
+
 def test_the_response_to_a_fetch_has_records_and_the_high_watermark() -> None:
     raft = leader()
     fetched = fetch(raft, 2, 0, last_epoch=-1)

@@ -117,6 +117,25 @@ def test_an_answer_with_a_newer_epoch_ends_a_candidacy(elected: list[list[int]])
     assert elected == [], "a vote of an older epoch elected it"
 
 
+def test_a_late_vote_does_not_count_as_a_pre_vote() -> None:
+    """A yes to a request for a vote does not say that the voter would vote in the *next* epoch, too."""
+    raft = voter().raft
+    votes = answer(raft, stand(raft), 2, is_granted=True)
+    stand(raft)
+    assert raft.role is Role.PROSPECTIVE, "it has asked for pre-votes again"
+    assert answer(raft, votes, 2, is_granted=True) == {}
+    assert (raft.role, raft.epoch) == (Role.PROSPECTIVE, 1)
+
+
+def test_a_vote_of_an_older_epoch_does_not_count(elected: list[list[int]]) -> None:
+    raft = voter().raft
+    older = answer(raft, stand(raft), 2, is_granted=True)
+    answer(raft, stand(raft), 2, is_granted=True)
+    assert (raft.role, raft.epoch) == (Role.CANDIDATE, 2)
+    answer(raft, older, 3, is_granted=True)
+    assert elected == [], "node 3 has voted for it in epoch 1, and perhaps for another node in epoch 2"
+
+
 def test_a_voter_in_an_older_epoch_is_told_the_newer_one_and_gets_no_vote() -> None:
     raft = voter().raft
     assert raft.on_vote(vote_for(2, 7), 0).is_granted

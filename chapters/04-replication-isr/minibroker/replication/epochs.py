@@ -127,7 +127,10 @@ class EpochCache(Companion):
     on_append = replay
 
     def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
-        """Read the file as far as it can be trusted; return the first offset that must be replayed."""
+        """Read the file as far as it can be trusted; return the first offset that must be replayed.
+
+        `truncate_end` and `truncate_start` make the list fit the log.
+        """
         entries = self._read()
         if entries is None:
             self.entries, self._written_epoch, self._is_flushed = [], NO_LEADER_EPOCH, False
@@ -177,7 +180,7 @@ def encode(entries: list[EpochEntry]) -> bytes:
 
 
 def decode(data: bytes) -> list[EpochEntry]:
-    """Read the text of the file; refuse it if it is damaged or its entries are not in ascending order."""
+    """Read the text of the file; refuse all that `encode` does not write, such as a last line without its line end."""
     try:
         if not data.endswith(b"\n"):
             raise ValueError("it does not end with a line end")

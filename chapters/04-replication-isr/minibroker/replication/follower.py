@@ -119,7 +119,10 @@ class Follower:
         self._set_high_watermark(min(self.high_watermark, self.log.log_end_offset))
 
     def on_start(self, position: Position, log_start_offset: int) -> None:
-        """The leader, which did not have the offset that we asked for, has said where its log starts."""
+        """The leader, which did not have the offset that we asked for, has said where its log starts.
+
+        Afterwards `is_lost` is false, also if our log stays as it is.
+        """
         if self.following is None or not self.following.is_lost or position != self.position():
             return
         self.following.is_lost = False

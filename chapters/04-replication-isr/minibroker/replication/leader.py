@@ -107,7 +107,10 @@ class _Pending:
 
 
 class Leadership:
-    """One leader epoch of one partition, as its leader knows it. `Leadership` decides, and `Replica` acts."""
+    """One leader epoch of one partition, as its leader knows it. `Leadership` decides, and `Replica` acts.
+
+    `isr` and `replicas` are tuples, as in the image. `followers` has the `Progress` of each other replica.
+    """
 
     def __init__(
         self,
@@ -171,7 +174,10 @@ class Leadership:
         return min([log_end_offset, *ends])
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """The smallest log start offset of all replicas in sync. Records below it are deleted on all of them."""
+        """The smallest log start offset of the members of `isr`. Records below it are deleted on all of them.
+
+        It is -1 while a member has not fetched yet.
+        """
         starts = [it.log_start_offset for node_id, it in self.followers.items() if node_id in self.isr]
         return min([log_start_offset, *starts])
 
@@ -187,7 +193,10 @@ class Leadership:
         leader_end_offset: int,
         now_ms: int,
     ) -> None:
-        """A follower fetches. The caller has checked that it is a follower, and that its log is a prefix of ours."""
+        """A follower fetches. The caller has checked that it is a follower, and that its log is a prefix of ours.
+
+        The broker epoch of the last fetch counts, even if it is -1.
+        """
         progress = self.followers[replica_id]
         progress.broker_epoch = broker_epoch
         progress.log_start_offset = log_start_offset
@@ -241,8 +250,10 @@ class Leadership:
         return known if progress is None or progress.broker_epoch == NO_BROKER_EPOCH else progress.broker_epoch
 
     def overdue(self, now_ms: int) -> IsrProposal | None:
-        """The proposal, if it is time to send it again, because it or its answer may be lost."""
-        # If the clock was set back, the proposal seems to have been sent in the future: then it is due now.
+        """The proposal, if it is time to send it again, because it or its answer may be lost.
+
+        If the clock was set back, the proposal seems to have been sent in the future. Then it is due now.
+        """
         if self._pending is None or 0 <= now_ms - self._pending.sent_ms < PROPOSAL_RETRY_MS:
             return None
         self._pending.sent_ms = now_ms

@@ -23,7 +23,7 @@ FETCH_BYTES_MAX = 8 * 1024**2
 
 
 class NotLeader(Exception):
-    """An append on a node that does not lead. The message names the leader, if it is known."""
+    """An append on a node that does not lead: `node 2 does not lead epoch 7 (leader: 1)`; -1 if there is none."""
 
 
 class Leading(QuorumState):
@@ -49,7 +49,10 @@ class Leading(QuorumState):
         return self.tick_as_leader(now_ms)
 
     def tick_as_leader(self, now_ms: int) -> list[Send]:
-        """Check whether a majority still fetches, and announce this leader to voters that have not fetched from it."""
+        """Check whether a majority still fetches, and announce this leader to voters that have not fetched from it.
+
+        It is announced again after `election_timeout_ms`, which is not drawn at random here.
+        """
         # A leader whose own removal from the voters is committed resigns.
         if not self.is_voter and self._may_change_voters:
             return self.resign(now_ms)
@@ -108,7 +111,10 @@ class Leading(QuorumState):
             self.high_watermark = agreed
 
     def on_fetch(self, request: Fetch, now_ms: int, *, bytes_max: int = FETCH_BYTES_MAX) -> Fetched:
-        """Answer a voter or observer that asks for the records after the end of its log."""
+        """Answer a voter or observer that asks for the records after the end of its log.
+
+        An answer without an error has the high watermark, whatever else it has.
+        """
         # Refuse if the replica is in another epoch or this node does not lead. The response names epoch and leader.
         code = self._refusal(request.epoch)
         if code is not ErrorCode.NONE:
@@ -155,7 +161,10 @@ class Leading(QuorumState):
         )
 
     def progress(self, now_ms: int) -> tuple[dict[VoterKey, Progress], dict[VoterKey, Progress]]:
-        """The progress of the voters and of the observers. The leader itself always counts as caught up."""
+        """The progress of the voters and of the observers. The leader itself always counts as caught up, now.
+
+        A leader that is no voter any more is among the observers.
+        """
         known = self._followers.all() | {self.me: Progress(self.log.log_end_offset, now_ms, now_ms)}
         voters = {key: it for key, it in known.items() if key in self.voters}
         # A voter that was removed before it had ever fetched is not an observer.
@@ -174,7 +183,11 @@ class Leading(QuorumState):
     # Changes of the voters --------------------------------------------------------------------------------------------
 
     def add_voter(self, voter: Voter, *, timestamp: int) -> ErrorCode:
-        """Add a voter that has fetched the log as an observer."""
+        """Add a voter that has fetched the log as an observer.
+
+        As in `remove_voter`, a node that does not lead says so first. Then the last change must be committed. Only then
+        the voter itself is looked at.
+        """
         has_caught_up = self._followers.of(voter.key).end_offset >= self.high_watermark
         return self._change(added(self.voters, voter, has_caught_up=has_caught_up), timestamp)
 
@@ -183,7 +196,7 @@ class Leading(QuorumState):
         return self._change(removed(self.voters, key), timestamp)
 
     def bind_voters(self, *, timestamp: int) -> None:
-        """Write the directories of voters that were known by node id alone."""
+        """Write the directories of voters that were known by node id alone, this node included."""
         seen = self._followers.unbound(self.voters)
         if self.voters.unbound(self.me):
             seen.append(self.me)
