@@ -28,6 +28,7 @@ def test_floor_is_the_last_entry_not_above(keys: list[int], targets: list[int]) 
     for target in [*targets, *keys[:5], *keys[-5:]]:
         slot = bisect_right(keys, target) - 1
         assert index.floor(target) == (None if slot < 0 else (keys[slot], slot))
+        assert index.floor_slot(target) == slot
 
 
 @each_case("count", [511, 512, 513, 1023, 1024, 1025, 5000])
@@ -36,6 +37,7 @@ def test_floor_is_right_at_the_edges_of_pages(count: int) -> None:
     for slot in (0, 1, 510, 511, 512, 513, 1022, 1023, 1024, count - 1):
         if slot < count:
             assert index.floor(10 * slot) == index.floor(10 * slot + 9) == (10 * slot, slot)
+            assert index.floor_slot(10 * slot) == index.floor_slot(10 * slot + 9) == slot
 
 
 @given(RISING, st.integers(0, 1600))

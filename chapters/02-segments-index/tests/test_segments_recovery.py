@@ -222,6 +222,21 @@ def test_a_wrong_index_entry_at_the_recovery_point_is_not_used() -> None:
     assert values(log) == numbers(0, 60)
 
 
+def test_a_lost_time_index_is_built_anew_from_the_start_of_its_segment() -> None:
+    """Checking from the recovery point on would bring back only the times of the last batches."""
+    config = LogConfig(segment_bytes=10_000, index_interval_bytes=100)
+    files = MemoryFiles()
+    log = SegmentedLog.open(files, DIRECTORY, config)
+    for n in range(40):
+        log.append(values_batch(b"%d" % n, timestamp=9000 if n == 3 else n))
+    log.flush()
+    files.unlink(f"{DIRECTORY}/{0:020}.timeindex")
+    log = SegmentedLog.open(files, DIRECTORY, config, recovery_point=log.flushed_offset)
+    found = log.find_time(5000)
+    assert found is not None
+    assert found.offset == 3
+
+
 def test_an_index_longer_than_its_log_is_cut_to_it() -> None:
     config = LogConfig(segment_bytes=10_000, index_interval_bytes=100)
     files = written(60, config)

@@ -117,7 +117,7 @@ class Index:
         return bisect_right(range(len(page) // size), key, key=lambda slot: unpack_from(page, slot * size)[0]) - 1
 
     def truncate(self, count: int) -> None:
-        """Keep the first `count` entries."""
+        """Keep the first `count` entries. The file is only cut, and no pending entry is written."""
         if count >= self.count:
             return
         # This writes nothing, so that a log can be truncated on a full disk.

@@ -57,7 +57,7 @@ class Segment:
 
     @property
     def indexes(self) -> Indexes:
-        """The indexes, rebuilt if they are missing or not plausible."""
+        """The indexes, rebuilt if they are missing or not plausible, which is checked when they are opened here."""
         if self._indexes is None and self._are_missing(self.open_indexes()):
             self.rebuild_indexes()
         return self.open_indexes()
@@ -150,14 +150,15 @@ class Segment:
         The check begins at the last index entry before the recovery point, not at the segment's start. The index may be
         damaged, too, so the entry is used only if the batch at its position ends with the entry's offset.
         """
-        # An index that is not plausible, or that leads to another batch, is emptied. `keep` fills it again.
+        # An index that is not plausible, or that leads to another batch, is emptied. `keep` fills it again. The time
+        # index is lost if the batch of the entry has a timestamp, but there is no time entry.
         nothing = Recovered(size=0, log_end_offset=self.base_offset)
         indexes = self.open_indexes()
         if not indexes.is_sane():
             indexes.reset()
         entry = indexes.position_before(recovery_point - 1)
         header = None if entry is None else header_ending_with(self.file, *entry)
-        if entry is None or header is None:
+        if entry is None or header is None or (header.max_timestamp >= 0 and indexes.times.count == 0):
             indexes.reset()
             return nothing
         return Recovered(size=entry[1], log_end_offset=header.base_offset)
@@ -199,7 +200,7 @@ class Segment:
         self.flush_indexes()
 
     def flush_indexes(self) -> None:
-        """Flush the indexes. If that fails, remove them: a missing index is rebuilt, a half-written one is wrong.
+        """Flush the open indexes. If that fails, remove the files: a missing index is rebuilt, half of one is wrong.
 
         Raises OSError if an index can neither be flushed nor removed.
         """
