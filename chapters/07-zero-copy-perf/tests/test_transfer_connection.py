@@ -20,10 +20,12 @@ from minibroker.partitions.files import BoundedFiles
 from minibroker.partitions.partition import ACKS_ALL, Appended
 from minibroker.partitions.registry import Session
 from minibroker.partitions.server import Limits, Server
+from minibroker.transfer.arrivals import Arrival, Arrivals
 from minibroker.transfer.buffers import INBOX_BYTES
 from minibroker.transfer.connection import FastConnection, fast_connection
 from minibroker.transfer.line import LINE_MAX
 from minibroker.transfer.sending import Transfer
+from minibroker.transfer.usage import Usage
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.headers import frame_request
 from minibroker.wire.schema import Request
@@ -76,9 +78,9 @@ def correlation_ids(data: bytes) -> list[int]:
 class Wire:
     """A connection and its socket."""
 
-    def __init__(self, broker: MemoryBroker, limits: Limits = LIMITS) -> None:
+    def __init__(self, broker: MemoryBroker, limits: Limits = LIMITS, arrivals: Arrivals | None = None) -> None:
         self.server = Server(broker.registry, broker.waiting, limits, fast_connection(Transfer.COPY))
-        connection = fast_connection(Transfer.COPY)(self.server, Session)
+        connection = fast_connection(Transfer.COPY, arrivals)(self.server, Session)
         assert isinstance(connection, FastConnection)
         self.connection, self.socket = connection, Socket()
         connection.connection_made(self.socket)
@@ -443,6 +445,42 @@ def test_a_client_that_goes_on_sending_while_it_must_wait_fills_its_own_socket()
         wire.connection.close_if_idle()
         assert wire.socket.is_closed
         wire.connection.connection_lost(None)
+
+    run(test)
+
+
+def test_no_request_of_a_refused_client_is_served() -> None:
+    """Its connection is closed after the time that it would have to wait."""
+
+    async def test(made: MemoryBroker) -> None:
+        wire = Wire(made, arrivals=Refusing())
+        await wire.give(produced(1))
+        await until(lambda: wire.socket.is_closed)
+        assert wire.socket.sends == []
+        assert made.store.partition("orders", 0).log_end_offset == 0
+
+    run(test)
+
+
+class Refusing(Arrivals):
+    """Refuses every client after 20 ms."""
+
+    def __init__(self) -> None:
+        super().__init__(Usage(), rate_max=1)
+
+    def judge(self, address: str, now_ms: int) -> Arrival:
+        return Arrival(20, is_refused=True)
+
+
+def test_a_connection_whose_session_is_over_is_closed_after_the_answer() -> None:
+    """For example after a failed login."""
+
+    async def test(made: MemoryBroker) -> None:
+        wire = Wire(made)
+        wire.connection.session.is_over = True
+        await wire.give(produced(1) + produced(2))
+        assert wire.socket.correlation_ids() == [1]
+        assert wire.socket.is_closed
 
     run(test)
 

@@ -150,8 +150,7 @@ class Segment:
         The check begins at the last index entry before the recovery point, not at the segment's start. The index may be
         damaged, too, so the entry is used only if the batch at its position ends with the entry's offset.
         """
-        # An index that is not plausible, or that leads to another batch, is emptied. `keep` fills it again. The time
-        # index is lost if the batch of the entry has a timestamp, but there is no time entry.
+        # Indexes that are not plausible, lead to another batch, or lack all times are emptied. `keep` fills them again.
         nothing = Recovered(size=0, log_end_offset=self.base_offset)
         indexes = self.open_indexes()
         if not indexes.is_sane():

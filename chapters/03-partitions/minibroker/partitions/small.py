@@ -120,10 +120,7 @@ class SmallBroker:
         return frame_response(response, version=0, correlation_id=header.correlation_id)
 
     async def _respond(self, key: int, request: Request) -> Response | None:
-        """Call the handler. A fetch that finds too little is tried again after each append, until its time is over.
-
-        A fetch with an error is answered at once.
-        """
+        """Call the handler. A fetch that finds too little, but no error, is tried again after each append."""
         response = self._handlers[key](request)
         if not isinstance(request, fetch.FetchRequest):
             return response
@@ -141,8 +138,7 @@ class SmallBroker:
         return api_versions.ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=_ranges(VERSIONS))
 
     def on_metadata(self, request: metadata.MetadataRequest) -> metadata.MetadataResponse:
-        """This node, and the topics of the request. A topic that is not there is created."""
-        # Null means all topics, and an empty list none.
+        """This node, and the topics of the request; null is all topics. A topic that is not there is created."""
         names = self._topics() if request.topics is None else [topic.name or "" for topic in request.topics]
         broker = metadata.MetadataResponseBroker(node_id=NODE_ID, host=self._host, port=self._port)
         topics = [self._described(name, request.allow_auto_topic_creation) for name in names]
@@ -172,14 +168,13 @@ class SmallBroker:
         return sorted({partition.topic for partition in self._logs})
 
     def on_produce(self, request: produce.ProduceRequest) -> produce.ProduceResponse | None:
-        """Append each batch. With acks=0 the producer wants no answer."""
+        """Append each batch, and wake the fetches that wait. With acks=0 the producer wants no answer."""
         responses = [
             produce.TopicProduceResponse(
                 name=topic.name, partition_responses=[self._append(topic.name, it) for it in topic.partition_data]
             )
             for topic in request.topic_data
         ]
-        # Wake the fetches that wait. Fetches that come later wait for a new event.
         self._appended.set()
         self._appended = asyncio.Event()
         return None if request.acks == 0 else produce.ProduceResponse(responses=responses)
@@ -261,9 +256,9 @@ def _bytes_in(response: fetch.FetchResponse) -> int:
     return sum(it.count for it in slices if isinstance(it, FileSlice))
 
 
-def _finds_too_little(response: fetch.FetchResponse, request: fetch.FetchRequest) -> bool:
-    has_error = any(it.error_code for topic in response.responses for it in topic.partitions)
-    return not has_error and _bytes_in(response) < request.min_bytes
+def _finds_too_little(found: fetch.FetchResponse, request: fetch.FetchRequest) -> bool:
+    codes = {it.error_code for topic in found.responses for it in topic.partitions}
+    return codes <= {ErrorCode.NONE} and _bytes_in(found) < request.min_bytes
 
 
 def _led_here(index: int) -> metadata.MetadataResponsePartition:

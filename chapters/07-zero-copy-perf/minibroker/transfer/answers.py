@@ -91,10 +91,12 @@ class Answers:
 
     def arrive(self, arrival: Arrival) -> None:
         """Serve a new client now or later, or close its connection later."""
-        if arrival.delay_ms:
+        if arrival.is_refused:
+            # No request of this client is served: the connection is closed at the end of the pause.
+            self.is_paused = True
+            asyncio.get_running_loop().call_later(arrival.delay_ms / 1000, self._owner.abort)
+        elif arrival.delay_ms:
             self._pause(arrival.delay_ms)
-            if arrival.is_refused:
-                asyncio.get_running_loop().call_later(arrival.delay_ms / 1000, self._owner.abort)
 
     def _pause(self, pause_ms: int) -> None:
         """Serve no request for the time that a quota has set. Another answer may make the pause longer."""
@@ -104,9 +106,13 @@ class Answers:
             self._end_pause_later()
 
     def _end_pause_later(self) -> None:
-        left_ms = self.paused_until_ms - monotonic_ms()
-        if left_ms > 0:
-            asyncio.get_running_loop().call_later(left_ms / 1000, self._end_pause_later)
+        # The owner goes on in a turn of its own: a frame may be parsed now.
+        left_ms = max(self.paused_until_ms - monotonic_ms(), 0)
+        asyncio.get_running_loop().call_later(left_ms / 1000, self._end_pause)
+
+    def _end_pause(self) -> None:
+        if monotonic_ms() < self.paused_until_ms:
+            self._end_pause_later()
             return
         self.is_paused = False
         self._owner.go_on()

@@ -101,7 +101,7 @@ class FastConnection(asyncio.BufferedProtocol):
         self._serve(inbox)
 
     def eof_received(self) -> bool:
-        """The client sends no more. A request that waits is dropped, and requests that were kept are answered first."""
+        """The client sends no more. Drop a request that waits. Stay open (return True) for requests that were kept."""
         if self.is_parked or self._long is not None:
             self.abort()
         self._is_ended = True
@@ -112,7 +112,7 @@ class FastConnection(asyncio.BufferedProtocol):
         self._is_full = self._is_busy = True
 
     def resume_writing(self) -> None:
-        """The socket has taken all bytes."""
+        """The socket has taken all bytes. A large answer goes on with `outbox.flush()`; otherwise parsing goes on."""
         self._is_full = False
         self.since_ms = monotonic_ms()
         if self._outbox.sending:
@@ -230,7 +230,7 @@ class FastConnection(asyncio.BufferedProtocol):
     # Answering --------------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Send the answers of this event together."""
+        """Send the answers of this event together. Then close soon if the session is over, or the server stops."""
         self._outbox.flush()
         if self.session.is_over or self._server.is_stopping:
             self._take_a_break()
@@ -259,11 +259,11 @@ class FastConnection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no request."""
+        """Whether there is no request: none is received, kept, waiting or being answered."""
         return not (self._is_busy or self.is_parked or self._kept or self._long is not None)
 
     def close_if_idle(self) -> None:
-        """Close, unless a request is being read or answered."""
+        """Close, unless a request is being read or answered. Requests that only a quota holds back are dropped."""
         if self.is_idle or (self._answers.is_paused and not self._outbox.sending):
             self._close()
 
@@ -280,7 +280,7 @@ class FastConnection(asyncio.BufferedProtocol):
         self.transport.close()
 
     def fail(self, error: Exception) -> None:
-        """Close the connection because of an error, after the answers to earlier requests."""
+        """Close the connection because of an error, after the answers to earlier requests that are ready."""
         self._server.report(self.peer, error)
         if self._outbox.sending:
             # Part of the answer in `sending` may already be on the wire, so no other bytes can follow it.
