@@ -1,4 +1,4 @@
-"""The lengths of outages, computed from the times of acknowledgements. A pure module.
+"""The lengths of outages, computed from the times of acknowledgements.
 
 The measuring client writes all the time and keeps the time of each acknowledgement. A fault begins at a known moment;
 its outage is the longest time without an acknowledgement after that moment.

@@ -1,4 +1,4 @@
-"""What an unclean election would do: which replica would lead, and how many records would be lost. A pure module."""
+"""What an unclean election would do: which replica would lead, and how many records would be lost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
