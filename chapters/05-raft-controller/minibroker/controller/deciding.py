@@ -104,11 +104,18 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this node is the active controller: it leads, and its image has all records of earlier leaders."""
+        """Whether this node is the active controller: it leads, and its image has all records of earlier leaders.
+
+        Until the next `catch_up`, this is also true of a controller that has just been deposed.
+        """
         return self._ahead is not None
 
     def propose(self, command: Command[R]) -> Proposal[R]:
-        """Run a command and append its records; the proposal is done when they are committed."""
+        """Run a command and append its records; the proposal is done when they are committed.
+
+        A proposal that need not wait is completed at once, and `done` is not called with it: if this node is not the
+        active controller (NOT_CONTROLLER) or cannot write (KAFKA_STORAGE_ERROR), or if all is committed already.
+        """
         # Assert that no listener is being called (`_listeners.is_telling`). A listener must not propose, because the
         # listeners after it have not seen the change yet.
         assert not self._listeners.is_telling, "a listener called propose"
@@ -172,7 +179,10 @@ class Controller:
     # Following the log ------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Fold the committed records. Become the active controller, or stop being it, if the leadership has changed."""
+        """Fold the committed records. Become the active controller, or stop being it, if the leadership has changed.
+
+        An error of the disk is raised. `on_active` may propose, so everything else is set before it is called.
+        """
         self._fold()
         if self.is_active and (not self.raft.is_leader or self.raft.epoch != self._active_epoch):
             self._deactivate()

@@ -70,7 +70,10 @@ class RegisterFenced(BrokerDescription, Command[Registration]):
 
 @dataclass(frozen=True)
 class BrokerState:
-    """The state of a broker, in the response to its heartbeat."""
+    """The state of a broker, in the response to its heartbeat.
+
+    A broker that may stop is fenced, too. One that has to ask again before it may stop is neither.
+    """
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -168,7 +171,12 @@ class UnregisterBroker(Command[Outcome[int]]):
     broker_id: int
 
     def run(self, image: Image, records: Records) -> Outcome[int]:
-        """Remove the broker, if it is fenced and has no replicas."""
+        """Remove the broker, if it is fenced and has no replicas. Otherwise the message says why not, for example:
+
+        broker 1 is not registered; the registered brokers are [2]
+        broker 1 is live: stop it first, and wait until it is fenced
+        broker 1 has replicas of a-0, b-0, b-1 and 1 more: move them away first, with `minibroker topics reassign …`
+        """
         broker = image.brokers.get(self.broker_id)
         if broker is None:
             message = f"broker {self.broker_id} is not registered; the registered brokers are {sorted(image.brokers)}"
