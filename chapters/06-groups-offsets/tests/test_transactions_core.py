@@ -1,10 +1,12 @@
 """Claims about the decisions of the transaction coordinator."""
 
+from collections.abc import Callable
+
 from cases import case
 from transactions_stage import V1, V2, A, B, Stage
 
 from minibroker.groups.pending import Producer
-from minibroker.transactions.ids import EPOCH_GIVEN_MAX, EPOCH_MAX, Transaction
+from minibroker.transactions.ids import EPOCH_GIVEN_MAX, EPOCH_MAX, NO_TIME, Transaction
 from minibroker.transactions.markers import TRANSACTION_VERSION_2
 from minibroker.transactions.shard import PARKED_MS_MAX
 from minibroker.transactions.transitions import NEXT, PREPARED, TransactionState
@@ -111,7 +113,8 @@ def test_a_producer_that_names_its_epoch_gets_the_next_one_and_a_retry_gets_the_
     first = stage.begin()
     second = stage.init(first)
     assert second == Producer(first.id, 1)
-    assert stage.init(first) == second
+    assert [stage.init(first), stage.init(first)] == [second, second]
+    assert stage.init(Producer(77, first.epoch)) is FENCED
     assert stage.init(second) == Producer(first.id, 2)
     assert stage.init(first) is FENCED
     assert stage.init(Producer(77, 2)) is FENCED
@@ -125,6 +128,33 @@ def test_a_retry_of_init_is_fenced_after_a_failover() -> None:
     stage.init(first)
     stage.failover()
     assert stage.init(first) is FENCED
+
+
+def test_after_a_fencing_no_init_counts_as_a_retry() -> None:
+    stage = Stage()
+    stage.failover()
+    first = stage.begin(timeout_ms=1000)
+    second = stage.init(first, timeout_ms=1000)
+    assert isinstance(second, Producer)
+    stage.add(second, A)
+    stage.wait(10_000)
+    stage.finish()
+    assert stage.state.producer == Producer(first.id, 2)
+    assert [stage.init(first), stage.init(second)] == [FENCED, FENCED]
+
+
+def test_only_the_last_epoch_of_a_previous_id_may_be_named() -> None:
+    stage = Stage()
+    state = Transaction(1000, 0, 60_000, TransactionState.EMPTY, 0, last_epoch=3, previous_producer_id=7)
+    stage.put(state)
+    assert stage.init(Producer(7, 3)) is FENCED
+
+
+def test_a_restarted_producer_may_bring_another_timeout() -> None:
+    stage = Stage()
+    stage.begin(timeout_ms=1000)
+    stage.begin(timeout_ms=5000)
+    assert stage.state.timeout_ms == 5000
 
 
 def test_when_the_epochs_are_used_up_a_producer_gets_a_new_id() -> None:
@@ -165,6 +195,41 @@ def test_init_aborts_the_open_transaction_first() -> None:
     stage.mark(A)
     assert stage.answers["request 3"] == Producer(old.id, 2)
     assert stage.label == "Empty"
+
+
+def test_init_waits_for_the_markers_of_a_decided_transaction() -> None:
+    stage = Stage()
+    old = stage.begin()
+    stage.add(old, A)
+    stage.end(old)
+    assert stage.init() is None
+    stage.mark(A)
+    assert stage.answers["request 4"] == Producer(old.id, 1)
+    assert (stage.label, stage.state.started_ms) == ("Empty", NO_TIME)
+
+
+def test_each_decision_says_when_it_was_made() -> None:
+    stage = Stage()
+    stage.failover()
+    stage.wait(10)
+    who = stage.begin(timeout_ms=1000)
+    second = Producer(who.id, 1)
+    at = [stage.state.updated_ms - stage.time_ms]
+    steps: list[Callable[[], object]] = [
+        lambda: stage.init(who),
+        lambda: stage.add(second, A),
+        lambda: stage.end(second),
+        stage.finish,
+        lambda: stage.add(second, A),
+        lambda: stage.wait(100_000),
+        stage.finish,
+        stage.init,
+    ]
+    for step in steps:
+        stage.wait(10)
+        step()
+        at.append(stage.state.updated_ms - stage.time_ms)
+    assert at == [0] * 9
 
 
 def test_a_zombie_cannot_abort_the_transaction_of_its_successor() -> None:
@@ -209,10 +274,32 @@ def test_with_version_2_each_transaction_has_an_epoch_and_a_late_end_is_refused(
             stage.mark(A)
             # A retry has the old epoch. It gets the same answer, and the other direction is refused.
             assert stage.end(first, is_commit=is_commit, version=V2) == second
+            assert stage.end(Producer(77, first.epoch), is_commit=is_commit, version=V2) is UNKNOWN
             assert stage.end(first, is_commit=not is_commit, version=V2) is INVALID
             stage.add(second, B, version=V2)
             assert stage.end(first, is_commit=is_commit, version=V2) is FENCED
             assert stage.label == "Ongoing"
+
+
+def test_a_producer_that_lost_the_answer_to_its_end_may_begin_anew() -> None:
+    """It names the epoch before, and gets the one that EndTxn gave to it."""
+    stage = Stage()
+    who = stage.begin()
+    stage.add(who, A, version=V2)
+    stage.end(who, version=V2)
+    stage.finish()
+    assert stage.init(who) == Producer(who.id, 1)
+
+
+def test_a_late_end_of_version_2_is_no_retry_of_a_transaction_of_version_1() -> None:
+    stage = Stage()
+    stage.failover()
+    who = stage.begin(timeout_ms=1000)
+    stage.add(who, A)
+    stage.wait(10_000)
+    stage.finish()
+    assert stage.label == "CompleteAbort"
+    assert stage.end(who, is_commit=False, version=V2) is FENCED
 
 
 def test_with_version_2_a_producer_may_abort_nothing_but_not_commit_nothing() -> None:
@@ -222,13 +309,19 @@ def test_with_version_2_a_producer_may_abort_nothing_but_not_commit_nothing() ->
     assert stage.end(who, version=V2) is INVALID
     for epoch in (1, 2):
         with case(f"{epoch=}"):
-            who = stage.end(who, is_commit=False, version=V2)  # type: ignore[assignment]
-            assert who == Producer(1000, epoch)
-            assert stage.label == "CompleteAbort"
+            before, who = who, Producer(1000, epoch)
+            # The second one is a retry.
+            assert [stage.end(before, is_commit=False, version=V2) for _ in range(2)] == [who, who]
+            assert (stage.label, stage.state.started_ms) == ("CompleteAbort", stage.time_ms)
     assert stage.add(who, A, version=V2) is ErrorCode.NONE
 
 
 def test_with_version_2_the_last_epoch_is_followed_by_a_new_id() -> None:
+    stage = Stage()
+    last_but_one = Producer(7, EPOCH_GIVEN_MAX - 1)
+    stage.put(Transaction(*last_but_one, 60_000, TransactionState.EMPTY, 0))
+    stage.add(last_but_one, A, version=V2)
+    assert stage.end(last_but_one, version=V2) == Producer(7, EPOCH_GIVEN_MAX)
     stage = Stage()
     last = Producer(7, EPOCH_GIVEN_MAX)
     stage.put(Transaction(*last, 60_000, TransactionState.EMPTY, 0))
@@ -269,8 +362,10 @@ def test_a_fenced_transaction_at_the_last_epoch_ends_at_the_largest_one() -> Non
     (order,) = stage.orders()
     assert order.producer == Producer(7, EPOCH_MAX)
     stage.mark(A)
-    # Its producer must not go on with the largest epoch, which could not be fenced.
+    # Its producer must not go on with the largest epoch, which could not be fenced. Nor may a stranger that invents it.
     assert stage.end(last, is_commit=False, version=V2) is FENCED
+    largest = Producer(7, EPOCH_MAX)
+    assert [stage.end(largest, is_commit=False, version=V2), stage.add(largest, A, version=V2)] == [FENCED, FENCED]
     assert stage.init() == Producer(1000, 0)
 
 

@@ -171,7 +171,8 @@ def _check_settled(old: Transaction) -> None:
 def _check_producer(old: Transaction, who: Producer) -> None:
     if who.id != old.producer_id:
         raise TransactionRefused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    if who.epoch != old.producer_epoch:
+    # No producer was given the largest epoch, which belongs to a fenced transaction. No epoch could follow it.
+    if who.epoch != old.producer_epoch or who.epoch == EPOCH_MAX:
         raise TransactionRefused(ErrorCode.PRODUCER_FENCED)
 
 
