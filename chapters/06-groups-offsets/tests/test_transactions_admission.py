@@ -29,6 +29,20 @@ def test_a_producers_later_batches_of_a_transaction_ask_nobody() -> None:
     broker = TransactionBroker()
     assert [broker.send(sequence=number) for number in range(3)] == [OK] * 3
     assert len(broker.coordinators.questions) == 1
+    # A truncation reads the state from the log, which does not tell whose transaction is open.
+    broker.produce("orders", batch(b"plain"))
+    broker.partition.log.truncate(3)
+    assert broker.send(sequence=3) is OK
+    assert len(broker.coordinators.questions) == 1
+
+
+def test_a_partition_remembers_the_owners_of_open_transactions_only() -> None:
+    broker = TransactionBroker()
+    broker.send()
+    broker.mark(is_commit=True)
+    broker.send(sequence=1)
+    broker.partition.log.truncate(1)
+    assert broker.logs._logs[NAME]._owners == {}
 
 
 def test_a_duplicate_asks_nobody() -> None:

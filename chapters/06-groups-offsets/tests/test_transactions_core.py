@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from cases import case
-from transactions_stage import V1, V2, A, B, Stage
+from transactions_stage import ID, V1, V2, A, B, Stage
 
 from minibroker.groups.pending import Producer
 from minibroker.transactions.ids import EPOCH_GIVEN_MAX, EPOCH_MAX, NO_TIME, Transaction
 from minibroker.transactions.markers import TRANSACTION_VERSION_2
-from minibroker.transactions.shard import PARKED_MS_MAX
+from minibroker.transactions.shard import BROKER_PARKED_MS_MAX, PARKED_MS_MAX
 from minibroker.transactions.transitions import NEXT, PREPARED, TransactionState
 from minibroker.wire.codes import ErrorCode
 
@@ -34,6 +34,23 @@ def test_a_transaction_is_decided_by_one_record_and_complete_after_its_markers()
     assert stage.label == "PrepareCommit"
     stage.mark(B)
     assert (stage.label, stage.state.partitions) == ("CompleteCommit", frozenset())
+
+
+def test_a_description_shows_the_partitions_that_still_need_their_marker() -> None:
+    stage = Stage()
+    unmarked = stage.shard.transactions.unmarked
+    who = stage.begin()
+    stage.add(who, A, B)
+    assert unmarked(ID) == {A, B}
+    stage.end(who)
+    stage.mark(A)
+    assert unmarked(ID) == {B}
+    stage.mark(B)
+    assert unmarked(ID) == frozenset()
+    # A late report is about the transaction before, and completes nothing.
+    stage.add(who, B)
+    assert not stage.shard.transactions.on_marked(ID, [B])
+    assert unmarked(ID) == {B}
 
 
 def test_markers_are_ordered_once_and_only_after_the_decision_is_replicated() -> None:
@@ -387,17 +404,32 @@ def test_requests_wait_for_the_markers_and_are_then_decided_in_their_order() -> 
 
 
 def test_a_request_that_waits_too_long_is_refused_as_concurrent() -> None:
+    for parked_ms_max in (PARKED_MS_MAX, BROKER_PARKED_MS_MAX):
+        with case(f"{parked_ms_max=}"):
+            stage = Stage()
+            who = stage.begin()
+            stage.add(who, A)
+            stage.end(who)
+            assert stage.add(who, B, parked_ms_max=parked_ms_max) is None
+            assert stage.verify(who, A) is ErrorCode.CONCURRENT_TRANSACTIONS
+            stage.wait(parked_ms_max - 1)
+            assert stage.answers["request 4"] is None
+            assert stage.shard.deadline_ms() == stage.time_ms + 1
+            stage.wait(1)
+            assert stage.answers["request 4"] is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+def test_the_requests_of_other_ids_go_on_waiting() -> None:
     stage = Stage()
     who = stage.begin()
     stage.add(who, A)
     stage.end(who)
-    assert stage.add(who, B) is None
-    assert stage.verify(who, A) is ErrorCode.CONCURRENT_TRANSACTIONS
-    stage.wait(PARKED_MS_MAX - 1)
-    assert stage.answers["request 4"] is None
-    assert stage.shard.deadline_ms() == stage.time_ms + 1
-    stage.wait(1)
-    assert stage.answers["request 4"] is ErrorCode.CONCURRENT_TRANSACTIONS
+    stage.put(Transaction(7, 3, 60_000, TransactionState.PREPARE_COMMIT, 0, frozenset({B})), "other")
+    assert stage.init() is stage.init(transactional_id="other") is None
+    stage.mark(A)
+    assert (stage.answers["request 4"], stage.answers["request 5"]) == (Producer(who.id, 1), None)
+    stage.perform(stage.shard.on_marked("other", [B], stage.time_ms))
+    assert stage.answers["request 5"] == Producer(7, 4)
 
 
 def test_the_epoch_of_an_end_is_checked_before_the_markers_up_to_version_4() -> None:
@@ -440,12 +472,19 @@ def test_a_completion_that_the_log_refuses_is_written_later() -> None:
     stage.end(who)
     (order,) = stage.orders()
     stage.refuses = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert stage.add(who, B) is None
+    stage.wait(PARKED_MS_MAX - 1)
     stage.mark(*order.partitions)
     assert stage.label == "PrepareCommit"
+    # The request that waits is not granted more time.
+    assert stage.shard.deadline_ms() == stage.time_ms + 1
     stage.wait(500)
+    assert stage.answers["request 4"] is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert stage.shard.deadline_ms() == stage.time_ms + 500
     stage.refuses = None
     stage.wait(500)
     assert stage.label == "CompleteCommit"
+    assert stage.shard.deadline_ms() is None
 
 
 # Recovery and time ----------------------------------------------------------------------------------------------------
@@ -478,7 +517,7 @@ def test_a_transaction_is_aborted_when_its_timeout_is_over_and_its_producer_is_f
         with case(f"{version=}"):
             stage = Stage()
             stage.failover()
-            who = stage.begin(timeout_ms=15_000)
+            who = stage.begin(timeout_ms=10_000)
             stage.add(who, A, version=version)
             stage.wait(10_000)
             assert stage.label == "Ongoing"
@@ -510,3 +549,30 @@ def test_an_id_expires_when_it_is_not_used_unless_its_transaction_is_open() -> N
     assert len(stage.shard.transactions) == 0
     stage.failover()
     assert len(stage.shard.transactions) == 0
+
+
+def test_an_id_expires_only_after_the_end_of_its_transaction_however_long_that_takes() -> None:
+    stage = Stage(expiration_ms=1000, remove_interval_ms=1)
+    stage.failover()
+    who = stage.begin()
+    stage.add(who, A)
+    stage.wait(2000)
+    assert stage.label == "Ongoing"
+    stage.end(who)
+    stage.wait(2000)
+    assert stage.label == "PrepareCommit"
+    stage.finish()
+    stage.wait(999)
+    assert stage.label == "CompleteCommit"
+    stage.wait(1)
+    assert len(stage.shard.transactions) == 0
+
+
+def test_the_coordinator_asks_to_be_woken_for_each_of_its_checks() -> None:
+    stage = Stage(abort_interval_ms=3000, remove_interval_ms=5000)
+    stage.failover()
+    loaded_ms = stage.time_ms
+    for due_ms in (3000, 5000, 6000, 9000, 10_000):
+        with case(due_ms):
+            assert stage.shard.deadline_ms() == loaded_ms + due_ms
+            stage.wait(loaded_ms + due_ms - stage.time_ms)

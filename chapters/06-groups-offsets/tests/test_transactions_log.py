@@ -31,7 +31,7 @@ def test_a_marker_has_kafkas_bytes() -> None:
             batch = Batch(marker_batch(Marker(7, 3, is_commit, 258), timestamp_ms=5))
             batch.check_crc()
             (record,) = batch.records()
-            assert record.key == bytes.fromhex("0000" + kind)
+            assert (record.timestamp, record.key) == (5, bytes.fromhex("0000" + kind))
             assert record.value == bytes.fromhex("0000" + "00000102")
             header = batch.header
             assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, -1)
@@ -71,6 +71,14 @@ def test_a_transaction_whose_marker_is_not_replicated_is_not_stable() -> None:
     for high_watermark, stable in ((1, 0), (2, 0), (3, 3)):
         with case(high_watermark):
             assert log.stable(high_watermark) == stable
+    # A transaction that began later, and ended earlier, does not hide another one.
+    log.send(A)
+    log.send(B)
+    log.commit(B)
+    log.commit(A)
+    for high_watermark, stable in ((4, 3), (6, 3), (7, 7)):
+        with case(high_watermark):
+            assert log.stable(high_watermark) == stable
 
 
 def test_a_marker_moves_the_last_stable_offset_only_with_the_state_that_it_changes() -> None:
@@ -90,6 +98,8 @@ def test_the_last_stable_offset_is_not_before_the_start_of_the_log() -> None:
     log.replicate()
     assert log.stable() == 0
     log.log.delete_before(9)
+    assert log.stable() == 9
+    log.restart()
     assert log.stable() == 9
     # Nothing of the transaction is left in the log, so a start without a snapshot does not find it.
     log.forget_files(".snapshot")
@@ -209,6 +219,7 @@ def test_deleted_segments_take_their_index_with_them() -> None:
     log.replicate()
     log.log.delete_before(4)
     assert log.index_files() == [4]
+    assert list(log.transactions.all_aborted()) == [(A, 4, 5)]
     assert log.aborted(4, 6) == [Aborted(A, 4)]
     log.truncate(4)
     assert log.index_files() == []
@@ -229,6 +240,16 @@ def test_a_truncated_marker_opens_its_transaction_again() -> None:
     log.replicate()
     assert (log.stable(), log.aborted(0, 2)) == (2, [])
     log.check()
+
+
+def test_a_truncated_transaction_holds_nothing_back() -> None:
+    log = LoggedTransactions()
+    log.send(A)
+    log.commit(A)
+    log.truncate(0)
+    log.send(B, is_transactional=False)
+    log.send(B, is_transactional=False)
+    assert log.stable(1) == 1
 
 
 def test_a_damaged_index_is_built_again() -> None:
@@ -303,6 +324,8 @@ def test_the_state_after_a_stop_is_the_state_before() -> None:
 
 def test_a_transaction_that_was_open_when_the_snapshot_was_written_is_still_open() -> None:
     log = LoggedTransactions()
+    log.send(A)
+    log.commit(A)
     log.send(B)
     log.send(A)
     log.log.roll()
@@ -313,10 +336,10 @@ def test_a_transaction_that_was_open_when_the_snapshot_was_written_is_still_open
     for stop in (LoggedTransactions.restart, LoggedTransactions.kill):
         stop(log)
         assert log.producers.snapshot_offset > 0
-        assert log.stable() == 0
+        assert log.stable() == 2
     log.commit(B)
     log.replicate()
-    assert log.stable() == 1
+    assert log.stable() == 3
     log.check()
 
 

@@ -1,6 +1,7 @@
 """WriteTxnMarkers, and what readers see of open, committed and aborted transactions."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from cases import case
@@ -9,6 +10,7 @@ from transactions_broker import CLIENT, PRODUCER, TransactionBroker
 
 from minibroker.log.batch import batches
 from minibroker.log.control import coordinator_epoch
+from minibroker.metadata.image import PartitionImage
 from minibroker.replication.answering import DescribeProducers
 from minibroker.replication.tables.describe_producers import DescribeProducersRequest, TopicRequest
 from minibroker.segments.checkpoint import TopicPartition
@@ -114,6 +116,19 @@ def test_a_marker_of_an_older_coordinator_is_fenced() -> None:
     assert broker.mark(is_commit=False, coordinator_epoch=4) == [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
     assert broker.partition.last_stable_offset == 2
     assert broker.mark(is_commit=False, coordinator_epoch=5) == [OK]
+
+
+def test_only_a_leader_with_enough_replicas_in_sync_writes_a_marker() -> None:
+    """An old leader must not judge the epoch: INVALID_PRODUCER_EPOCH tells the coordinator that all is done."""
+    broker = TransactionBroker(min_insync_replicas="2")
+    broker.send(epoch=1)
+    image = PartitionImage(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=1, partition_epoch=1)
+    for leader, epoch, code in ((1, 1, ErrorCode.NOT_ENOUGH_REPLICAS), (2, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER)):
+        with case(leader, epoch):
+            changed = replace(image, leader=leader, leader_epoch=leader, partition_epoch=leader)
+            broker.replicas[TopicPartition("orders", 0)].on_partition(changed, {1: 1, 2: 2}, 0)
+            assert broker.mark(is_commit=True, epoch=epoch) == [code]
+            assert broker.end("orders") == 1
 
 
 def test_which_producer_epochs_a_marker_may_have() -> None:

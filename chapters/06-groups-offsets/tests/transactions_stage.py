@@ -20,7 +20,7 @@ from minibroker.transactions.keys import TransactionSettings
 from minibroker.transactions.markers import TRANSACTION_VERSION_2
 from minibroker.transactions.outcomes import Markers
 from minibroker.transactions.records import TransactionRecord, decode, encode
-from minibroker.transactions.shard import TransactionShard, TransactionStep
+from minibroker.transactions.shard import PARKED_MS_MAX, TransactionShard, TransactionStep
 from minibroker.transactions.tables.end_txn import EndTxnRequest
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.init_producer_id import InitProducerIdRequest
@@ -114,13 +114,21 @@ class Stage:
         assert isinstance(found, Producer), found
         return found
 
-    def add(self, who: Producer, *names: TopicPartition, version: int = V1) -> Answer:
+    def add(
+        self, who: Producer, *names: TopicPartition, version: int = V1, parked_ms_max: int = PARKED_MS_MAX
+    ) -> Answer:
         """Send AddPartitionsToTxn."""
         client_version = TRANSACTION_VERSION_2 if version >= V2 else 0
         return self.answers[
             self._ask(
                 lambda ticket: self.shard.on_add(
-                    ticket, ID, who, frozenset(names), client_version=client_version, now_ms=self.time_ms
+                    ticket,
+                    ID,
+                    who,
+                    frozenset(names),
+                    client_version=client_version,
+                    now_ms=self.time_ms,
+                    parked_ms_max=parked_ms_max,
                 )
             )
         ]
