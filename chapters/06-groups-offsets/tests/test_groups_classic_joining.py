@@ -109,11 +109,14 @@ def test_each_member_votes_for_the_first_protocol_that_all_support() -> None:
 
 
 def test_a_group_has_one_protocol_type_of_any_name() -> None:
-    """The metadata are opaque: Connect's workers and Karapace's registries are groups, too."""
-    for kind in ("connect", "sr", "anything"):
+    """The metadata are opaque: Connect's workers and Karapace's registries are groups, too. What looks like a
+    consumer's subscription is none.
+    """
+    no_topics = b"\0\0" + b"\0\0\0\0" + b"\xff\xff\xff\xff"
+    for kind, metadata in (("connect", b"\xff\x00"), ("sr", b""), ("anything", no_topics)):
         with case(kind):
             driver = Driver()
-            driver.enter("a", protocol_type=kind, protocols={"v0": b"\xff\x00"})
+            driver.enter("a", protocol_type=kind, protocols={"v0": metadata})
             driver.run(DELAY_MS)
             driver.assign()
             assert driver.log[-1].protocol_type == kind
@@ -309,13 +312,15 @@ def test_a_group_whose_first_join_is_refused_leaves_nothing() -> None:
     assert driver.code("b") is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-@pytest.mark.parametrize("version", [3, 9])
-def test_a_group_that_cannot_be_written_has_never_begun(version: int) -> None:
-    driver = Driver()
+@pytest.mark.parametrize(("version", "delay_ms"), [(3, DELAY_MS), (9, DELAY_MS), (3, 0)])
+def test_a_group_that_cannot_be_written_has_never_begun(version: int, delay_ms: int) -> None:
+    driver = Driver(initial_rebalance_delay_ms=delay_ms)
     driver.refuses_with = ErrorCode.COORDINATOR_NOT_AVAILABLE
     driver.join("a", version=version)
     assert driver.code("a") is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert driver.group.is_unused
     assert driver.group.deadline_ms() is None
     driver.refuses_with = None
-    assert driver.stable("b") == [driver.group.leader_id]
+    driver.enter("b")
+    driver.run(delay_ms)
+    assert driver.joined("b").generation_id == 1

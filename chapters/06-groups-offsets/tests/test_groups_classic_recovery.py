@@ -16,6 +16,7 @@ def test_a_stable_group_is_loaded_as_it_was() -> None:
     assert driver.group.record() == before.record()
     assert (driver.group.state, driver.group.generation_id) == (GroupState.STABLE, 1)
     assert [it.member_id for it in driver.group.members()] == ids
+    assert [it.client for it in driver.group.members()] == [it.client for it in before.members()]
     for member_id in ids:
         assert driver.heartbeat(member_id) is ErrorCode.NONE
         driver.sync(f"sync-{member_id}", member_id)
@@ -74,6 +75,15 @@ def test_a_rebalance_that_was_not_finished_leaves_no_partition_without_an_owner(
     driver.join("b3", follower)
     driver.assign("last")
     assert {it.assignment for it in driver.group.members()} == {leader.encode(), follower.encode()}
+
+
+def test_a_snapshot_of_a_rebalance_has_a_protocol_that_all_members_support() -> None:
+    """A conversion that cannot be written goes back to the snapshot."""
+    driver = Driver()
+    driver.stable("a", protocols={"range": b"r", "sticky": b"s"})
+    driver.enter("b", protocols={"sticky": b"t"})
+    snapshot = driver.group.snapshot()
+    assert (snapshot.protocol, [it.subscription for it in snapshot.members]) == ("sticky", [b"s", b"t"])
 
 
 def test_members_that_do_not_come_back_after_a_take_over_expire() -> None:

@@ -159,6 +159,11 @@ def test_a_transactional_commit_need_not_name_a_member() -> None:
     driver.stable("a")
     assert driver.commit("", -1, is_transactional=True) is ErrorCode.NONE
     assert driver.commit("a-1", 7, is_transactional=True) is ErrorCode.ILLEGAL_GENERATION
+    # A generation or an instance id also means a member.
+    for generation_id, instance_id in ((1, None), (-1, "i")):
+        with case(generation_id, instance_id):
+            code = driver.commit("", generation_id, instance_id, is_transactional=True)
+            assert code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 # Leaving --------------------------------------------------------------------------------------------------------------
@@ -166,11 +171,13 @@ def test_a_transactional_commit_need_not_name_a_member() -> None:
 
 def test_the_others_join_again_when_a_member_leaves() -> None:
     driver = Driver()
-    leader, follower = driver.stable("a", "b")
+    leader, second, third = driver.stable("a", "b", "c")
     driver.leave("leave", leader)
-    assert driver.heartbeat(follower) is ErrorCode.REBALANCE_IN_PROGRESS
-    driver.join("again", follower)
-    assert driver.joined("again").leader == follower
+    assert driver.heartbeat(second) is driver.heartbeat(third) is ErrorCode.REBALANCE_IN_PROGRESS
+    driver.join("again third", third)
+    driver.join("again", second)
+    # The member that joined first of those that are left leads, whoever is the first to join again.
+    assert driver.joined("again").leader == second
     assert driver.joined("again").generation_id == 2
 
 
@@ -259,14 +266,18 @@ def test_a_group_that_ends_answers_whoever_waits() -> None:
     joining.enter("a")
     joining.take(joining.group.end(ErrorCode.REBALANCE_IN_PROGRESS))
     assert joining.code("a") is ErrorCode.REBALANCE_IN_PROGRESS
+    assert joining.group.deadline_ms() is None
 
 
 def test_a_subscription_tells_the_topics_of_a_consumer_group() -> None:
     driver = Driver()
     valid = b"\0\0" + b"\0\0\0\2" + b"\0\1t" + b"\0\1u" + b"\xff\xff\xff\xff"
-    driver.stable("a", protocols={"range": valid})
+    driver.stable("a", protocols={"range": valid, "sticky": valid})
     assert driver.group.subscribed_topics() == frozenset({"t", "u"})
-    driver.enter("b", protocols={"range": b"\0"})
+    # A member that is joining need not support the protocol of the last generation.
+    driver.enter("b", protocols={"sticky": b"\0"})
+    assert driver.group.subscribed_topics() == frozenset({"t", "u"})
+    driver.enter("c", protocols={"range": b"\0", "sticky": b"\0"})
     assert driver.group.subscribed_topics() is None
 
 

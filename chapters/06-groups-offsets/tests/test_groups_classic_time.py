@@ -147,6 +147,22 @@ def test_a_pending_id_of_an_empty_group_expires() -> None:
     assert driver.code("late") is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_pending_id_and_the_sessions_of_the_members_end_independently() -> None:
+    for leaves in (False, True):
+        with case(leaves):
+            driver = Driver()
+            (member_id,) = driver.stable("a")
+            driver.run(SESSION_MS - 1)
+            driver.join("b")
+            if leaves:
+                driver.leave("leave", member_id)
+            driver.run(1)
+            assert driver.heartbeat(member_id) is ErrorCode.UNKNOWN_MEMBER_ID
+            driver.run(SESSION_MS - 1)
+            driver.join("late", driver.joined("b").member_id)
+            assert driver.code("late") is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_a_member_that_does_not_sync_is_removed_though_it_sends_heartbeats() -> None:
     for has_assignment in (False, True):
         with case(has_assignment):
