@@ -26,6 +26,7 @@ def test_the_first_member_has_all_partitions_after_one_heartbeat() -> None:
     answer = driver.join("a")
     assert (answer.error_code, answer.member_id, answer.member_epoch) == (0, "a", 1)
     assert assigned_in(answer) == [0, 1, 2, 3]
+    assert answer.heartbeat_interval_ms == driver.settings.consumer_heartbeat_interval_ms > 0
     assert driver.group.state.value == "Stable"
 
 
@@ -39,6 +40,7 @@ def test_a_partition_goes_to_its_new_owner_in_three_heartbeats() -> None:
     assert assigned_in(driver.beat("b", 2)) is None
     assert driver.beat("a", 1, {"orders": [0, 1]}).member_epoch == 2
     assert assigned_in(driver.beat("b", 2)) == [2, 3]
+    assert (driver.group.members["b"].previous_epoch, driver.group.members["b"].epoch) == (0, 2)
     assert driver.group.state.value == "Stable"
 
 
@@ -56,11 +58,41 @@ def test_a_member_that_is_giving_up_partitions_gets_no_new_target() -> None:
     assert sorted(len(driver.assigned(it)) for it in "abcd") == [1, 1, 1, 1]
 
 
+def test_a_member_gives_up_a_topic_that_it_does_not_read_any_more_before_there_is_a_new_target() -> None:
+    driver = ConsumerDriver(image_of(orders=2, users=2), consumer_assignment_interval_ms=60_000)
+    driver.join("a", "orders", "users")
+    driver.beat("a", 1, {"orders": [0, 1], "users": [0, 1]}, subscribed_topic_names=["orders"])
+    assert (driver.group.epoch, driver.group.facts.target_epoch) == (2, 1)
+    assert (driver.assigned("a", "orders"), driver.assigned("a", "users")) == ([0, 1], [])
+    # The old target has the topic, but the member does not get it back.
+    driver.beat("a", 1, {"orders": [0, 1]})
+    assert (driver.assigned("a", "orders"), driver.assigned("a", "users")) == ([0, 1], [])
+
+
+def test_a_member_that_is_giving_up_partitions_also_gives_up_a_topic_that_it_does_not_read_any_more() -> None:
+    driver = ConsumerDriver(image_of(orders=4, users=4))
+    driver.join("a", "orders", "users")
+    driver.join("b", "orders")
+    driver.alive("a")
+    kept, given_up = driver.assigned("a"), {0, 1, 2, 3}.difference(driver.assigned("a"))
+    assert given_up
+    driver.beat("a", 1, None, subscribed_topic_names=["orders"])
+    assert (driver.assigned("a"), driver.assigned("a", "users")) == (kept, [])
+    # It must give up all of these, also those that it was told before.
+    driver.beat("a", 1, {"orders": [0, 1, 2, 3]})
+    driver.alive("b")
+    assert (driver.group.members["a"].epoch, driver.assigned("b")) == (1, [])
+    driver.settle()
+    assert len(driver.assigned("a")) == len(driver.assigned("b")) == 2
+
+
 def test_an_unchanged_assignment_is_sent_again_only_to_a_member_that_sends_everything() -> None:
     # Trap 19: a client that did not know the topic yet, or lost the answer, sends a full request.
     driver = settled("a")
     assert assigned_in(driver.beat("a", 1)) is None
-    assert assigned_in(driver.beat("a", 1, {})) is None
+    for fields in ({}, {"rebalance_timeout_ms": REBALANCE_MS}, {"subscribed_topic_names": ["orders"]}):
+        with case(fields):
+            assert assigned_in(driver.beat("a", 1, {}, **fields)) is None
     full = driver.beat("a", 1, {}, rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=["orders"])
     assert assigned_in(full) == [0, 1, 2, 3]
     by_regex = ConsumerDriver()
@@ -146,11 +178,21 @@ def test_a_static_member_comes_back_to_its_partitions_and_the_others_notice_noth
     driver.join("b")
     driver.settle()
     before, epoch = driver.assigned("a"), driver.group.epoch
-    driver.beat("a", -2, None, instance_id="i")
+    assert driver.beat("a", -2, None, instance_id="i").member_epoch == -2
     answer = driver.join("a2", instance_id="i")
     assert (assigned_in(answer), driver.group.epoch) == (before, epoch)
     assert answer.member_epoch == epoch
     assert driver.beat("a", epoch, None, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_static_member_that_has_left_has_also_left_the_partitions_that_it_was_to_give_up() -> None:
+    driver = ConsumerDriver()
+    driver.join("a", instance_id="i")
+    driver.join("b")
+    assert assigned_in(driver.beat("a", 1)) == [0, 1]
+    assert driver.assigned("b") == []
+    driver.beat("a", -2, None, instance_id="i")
+    assert assigned_in(driver.beat("b", 2)) == [2, 3]
 
 
 def test_a_static_member_that_stays_away_loses_its_partitions_with_its_session() -> None:
@@ -165,8 +207,10 @@ def test_a_static_member_cannot_join_before_the_old_one_has_left() -> None:
     driver = ConsumerDriver()
     driver.join("a", instance_id="i")
     assert driver.join("a2", instance_id="i").error_code == ErrorCode.UNRELEASED_INSTANCE_ID
-    # The same process may join again, for example after it was fenced.
-    assert driver.join("a", instance_id="i").error_code == 0
+    # The same process may join again, for example because its answer was lost. That changes nothing.
+    written = len(driver.log)
+    assert assigned_in(driver.join("a", instance_id="i")) == [0, 1, 2, 3]
+    assert len(driver.log) == written
 
 
 def test_wrong_epochs_are_fenced_and_the_previous_one_is_not() -> None:
@@ -184,6 +228,7 @@ def test_wrong_epochs_are_fenced_and_the_previous_one_is_not() -> None:
     ):
         with case(epoch, owned):
             assert driver.beat("a", epoch, owned).error_code == code
+    assert driver.beat("a", 3).error_message == "member a sent epoch 3, but its epoch is 2"
     assert driver.beat("z", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.beat("z", -1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -215,6 +260,7 @@ def test_requests_that_contradict_themselves_are_invalid() -> None:
 
 def test_a_member_without_an_id_gets_one_in_version_0() -> None:
     assert ConsumerDriver().join("", version=0).member_id == "client-1"
+    assert ConsumerDriver().join("", version=0, instance_id="i").member_id == "i-1"
 
 
 def test_a_silent_member_is_removed_after_its_session() -> None:
@@ -264,6 +310,17 @@ def test_a_topic_that_grows_or_goes_or_comes_back_changes_the_assignment() -> No
             assert driver.group.state.value == "Stable"
 
 
+def test_a_change_of_a_topic_that_the_log_refuses_is_made_by_a_later_heartbeat() -> None:
+    driver = settled("a")
+    driver.image = image_of(2, orders=6)
+    driver.refuses = True
+    driver.alive("a")
+    assert len(driver.assigned("a")) == 4
+    driver.refuses = False
+    driver.settle()
+    assert len(driver.assigned("a")) == 6
+
+
 def test_a_topic_that_nobody_reads_changes_nothing() -> None:
     driver = settled("a")
     driver.image = image_of(2, orders=4, users=1)
@@ -310,6 +367,15 @@ def test_describe_shows_epochs_assignment_and_target() -> None:
     assert [it.partitions for it in second.target_assignment.topic_partitions] == [[2, 3]]
 
 
+def test_describe_shows_who_a_member_is_also_after_heartbeats_that_do_not_say_it() -> None:
+    driver = ConsumerDriver()
+    driver.join("a", instance_id="i", rack_id="r")
+    driver.beat("a", 1, None, subscribed_topic_names=["users"])
+    (member,) = driver.group.describe(driver.image).members
+    assert (member.instance_id, member.rack_id) == ("i", "r")
+    assert (member.client_id, member.client_host) == ("client", "/127.0.0.1")
+
+
 def commit(driver: ConsumerDriver, member_id: str, epoch: int, partition: int, version: int = 9) -> ErrorCode:
     part = OffsetCommitRequestPartition(partition_index=partition, committed_offset=1)
     request = OffsetCommitRequest(
@@ -334,6 +400,7 @@ def test_a_commit_needs_the_epoch_in_which_the_member_had_the_partition() -> Non
         ("a", 1, 0, 9, ErrorCode.NONE),  # it has had 0 since epoch 1 (KIP-1251)
         ("a", 1, 2, 9, ErrorCode.STALE_MEMBER_EPOCH),  # 2 is gone
         ("b", 1, 2, 9, ErrorCode.STALE_MEMBER_EPOCH),  # b has had 2 since epoch 2
+        ("a", 0, 0, 9, ErrorCode.STALE_MEMBER_EPOCH),  # nobody had 0 then
         ("a", 3, 0, 9, ErrorCode.STALE_MEMBER_EPOCH),
         ("z", 2, 0, 9, ErrorCode.UNKNOWN_MEMBER_ID),
         ("a", 2, 0, 8, ErrorCode.UNSUPPORTED_VERSION),
@@ -341,8 +408,13 @@ def test_a_commit_needs_the_epoch_in_which_the_member_had_the_partition() -> Non
     ):
         with case(member_id, epoch, partition, version):
             assert commit(driver, member_id, epoch, partition, version) == code
-    for member_id in ("a", "b"):
-        driver.beat(member_id, -1)
+    driver.beat("b", -1)
+    driver.settle()
+    for partition, code in ((0, ErrorCode.NONE), (2, ErrorCode.STALE_MEMBER_EPOCH)):
+        with case(partition):
+            assert commit(driver, "a", 2, partition) == code
+            assert commit(driver, "a", 3, partition) == ErrorCode.NONE
+    driver.beat("a", -1)
     assert commit(driver, "", -1, 0) == ErrorCode.NONE
 
 

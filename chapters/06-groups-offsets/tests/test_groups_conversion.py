@@ -110,6 +110,26 @@ def test_a_converted_group_has_the_same_members_partitions_and_generation() -> N
     assert first.value is None, "the classic group is deleted first"
 
 
+def test_a_static_classic_member_restarts_with_the_new_protocol() -> None:
+    """A static member of the classic protocol does not leave when it stops, so its successor does not wait for that."""
+    classic = Driver(initial_rebalance_delay_ms=0)
+    classic.join("a0", instance_id="i", protocols={"range": subscription()})
+    classic.sync("a1", "i-1", {"i-1": assignment(0, 1, 2, 3)}, instance_id="i")
+    driver = Mixed(classic.group)
+    assert assigned_in(driver.join("new", instance_id="i")) == [0, 1, 2, 3]
+    assert list(driver.group.members) == ["new"]
+    assert driver.group.members["new"].classic is None
+    assert driver.classic_beat("i-1", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_join_of_a_classic_member_notices_that_a_topic_has_grown() -> None:
+    driver = Mixed(stable_classic().group)
+    driver.image = image_of(2, orders=6)
+    driver.classic_join("a-1", owned=[0, 1])
+    assert driver.group.epoch == 3
+    assert len(driver.assigned("a-1")) == 3
+
+
 def test_a_classic_member_gives_up_partitions_to_one_of_the_new_protocol() -> None:
     driver = Mixed(stable_classic().group)
     new = driver.join("c")
