@@ -3,11 +3,12 @@
 import gc
 import tracemalloc
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cases import case
 
 from minibroker.groups.keys import GroupSettings
-from minibroker.groups.offsets import Committed, CommittedOffsets
+from minibroker.groups.offsets import Committed, CommittedOffsets, refused_commit, refused_topics
 from minibroker.groups.records import GroupRecord, OffsetCommitKey, OffsetCommitValue, decode, encode
 from minibroker.groups.tables.offset_commit import (
     OffsetCommitRequest,
@@ -129,6 +130,42 @@ def test_null_topics_mean_all_and_an_unknown_group_has_no_offsets() -> None:
     assert fetched(store, {"orders": [1]}, group_id="other") == {("orders", 1): (-1, "", NONE)}
 
 
+def test_offsets_of_a_deleted_topic_are_in_the_list_of_all_only_if_topics_have_names() -> None:
+    store = CommittedOffsets()
+    commit(store, commit_of({0: 4}))
+    commit(store, commit_of({0: 9}, topic="events"))
+    image = image_of({"orders": (ORDERS_ID, 3)})
+    assert set(fetched(store, None, 9, image=image)) == {("orders", 0), ("events", 0)}
+    assert set(fetched(store, None, 10, image=image)) == {("orders", 0)}
+
+
+def test_an_answer_has_the_name_and_the_id_of_the_request_and_the_leader_epoch_of_the_commit() -> None:
+    store = CommittedOffsets()
+    request = commit_of({0: 5})
+    request.topics[0].partitions[0].committed_leader_epoch = 7
+    records, response = store.commit(request, 10, IMAGE, SETTINGS, NOW_MS)
+    apply(store, records)
+    asked = [OffsetFetchRequestTopic(name="orders", topic_id=ORDERS_ID, partition_indexes=[0])]
+    found = store.fetch("g", asked, 10, IMAGE, require_stable=False)
+    refused = refused_commit(request, ErrorCode.NOT_COORDINATOR).topics
+    refused_too = refused_topics(asked, ErrorCode.NOT_COORDINATOR)
+    answered: list[Any] = [*response.topics, *found, *refused, *refused_too]
+    for topic in answered:
+        assert (topic.name, topic.topic_id) == ("orders", ORDERS_ID)
+    assert found[0].partitions[0].committed_leader_epoch == 7
+    assert refused[0].partitions[0].error_code == refused_too[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert refused_topics(None, ErrorCode.NOT_COORDINATOR) == []
+
+
+def test_an_offset_of_an_old_record_has_no_topic_id_and_belongs_to_any_topic_of_its_name() -> None:
+    store = CommittedOffsets()
+    key = OffsetCommitKey(group_id="g", topic="orders", partition=0)
+    apply(store, [GroupRecord(key, OffsetCommitValue(offset=5, commit_timestamp=NOW_MS))])
+    assert fetched(store, {"orders": [0]}, 10) == {("orders", 0): (5, "", NONE)}
+    apply(store, store.tombstones_of_topic("orders", ORDERS_ID))
+    assert len(store) == 0
+
+
 def test_each_partition_of_a_commit_has_its_own_error() -> None:
     store = CommittedOffsets()
     cases = {
@@ -144,6 +181,9 @@ def test_each_partition_of_a_commit_has_its_own_error() -> None:
             assert commit(store, request, version) == [code]
     assert commit(store, commit_of({0: 1, 3: 1})) == [NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert len(store) == 1
+    # These are just allowed. -1 means that there is no offset.
+    assert commit(store, commit_of({0: -1}, metadata="x" * 4096)) == [NONE]
+    assert fetched(store, {"orders": [0]})["orders", 0] == (-1, "x" * 4096, NONE)
 
 
 def test_a_fetch_by_id_does_not_get_the_offset_of_a_deleted_topic_with_the_same_name() -> None:
@@ -182,6 +222,15 @@ def test_offsets_of_a_topic_that_members_read_are_not_deleted() -> None:
     apply(store, records)
     assert len(records) == 1
     assert set(fetched(store, None)) == {("orders", 1)}
+
+
+def test_a_deletion_has_one_tombstone_for_each_offset_that_is_committed_or_may_be() -> None:
+    store = CommittedOffsets(is_pending=lambda _group_id, _topic, partition: partition == 2)
+    commit(store, commit_of({0: 5}))
+    records, _response = store.delete(delete_of("orders", 0, 0, 1, 2), lambda _topic: False)
+    assert [(it.key, it.value) for it in records] == [
+        (OffsetCommitKey(group_id="g", topic="orders", partition=partition), None) for partition in (0, 2)
+    ]
 
 
 def test_a_deleted_topic_takes_its_offsets_along_but_not_those_of_its_successor() -> None:

@@ -39,10 +39,13 @@ def test_a_producers_later_batches_of_a_transaction_ask_nobody() -> None:
 def test_a_partition_remembers_the_owners_of_open_transactions_only() -> None:
     broker = TransactionBroker()
     broker.send()
+    transactions = broker.logs._logs[NAME]
+    assert transactions._owners == {PRODUCER: ID}
     broker.mark(is_commit=True)
+    assert transactions._owners == {}
     broker.send(sequence=1)
     broker.partition.log.truncate(1)
-    assert broker.logs._logs[NAME]._owners == {}
+    assert transactions._owners == {}
 
 
 def test_a_duplicate_asks_nobody() -> None:

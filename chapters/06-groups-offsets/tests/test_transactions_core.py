@@ -478,8 +478,11 @@ def test_a_completion_that_the_log_refuses_is_written_later() -> None:
     assert stage.label == "PrepareCommit"
     # The request that waits is not granted more time.
     assert stage.shard.deadline_ms() == stage.time_ms + 1
-    stage.wait(500)
+    stage.wait(1)
     assert stage.answers["request 4"] is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert stage.shard.deadline_ms() == stage.time_ms + 499
+    stage.wait(499)
+    # The log still refuses the record, so there is a third attempt.
     assert stage.shard.deadline_ms() == stage.time_ms + 500
     stage.refuses = None
     stage.wait(500)
