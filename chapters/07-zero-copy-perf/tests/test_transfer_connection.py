@@ -2,8 +2,9 @@
 
 import asyncio
 import gc
+import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import Mock
@@ -80,10 +81,8 @@ class Wire:
 
     def __init__(self, broker: MemoryBroker, limits: Limits = LIMITS, arrivals: Arrivals | None = None) -> None:
         self.server = Server(broker.registry, broker.waiting, limits, fast_connection(Transfer.COPY))
-        connection = fast_connection(Transfer.COPY, arrivals)(self.server, Session)
-        assert isinstance(connection, FastConnection)
-        self.connection, self.socket = connection, Socket()
-        connection.connection_made(self.socket)
+        self.connection, self.socket = new_connection(self.server, arrivals), Socket()
+        self.connection.connection_made(self.socket)
 
     async def give(self, data: bytes) -> None:
         """Let bytes arrive, as many at a time as the connection has room for."""
@@ -98,6 +97,12 @@ class Wire:
             # The connection may take breaks, so that other clients have their turn. It reads on after the last one.
             for _ in range(_BREAKS_MAX):
                 await asyncio.sleep(0)
+
+
+def new_connection(server: Server, arrivals: Arrivals | None = None) -> FastConnection:
+    connection = fast_connection(Transfer.COPY, arrivals)(server, Session)
+    assert isinstance(connection, FastConnection)
+    return connection
 
 
 @contextmanager
@@ -449,11 +454,29 @@ def test_a_client_that_goes_on_sending_while_it_must_wait_fills_its_own_socket()
     run(test)
 
 
+def test_a_client_that_must_wait_is_not_idle_whatever_it_does_meanwhile() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire = Wire(made)
+        wire.connection.session.pause_ms = 3_600_000
+        await wire.give(produced(1))
+        happenings: dict[str, Callable[[], None]] = {
+            "nothing": lambda: None,
+            "it reads answers": wire.connection.resume_writing,
+            "it sends a request": lambda: wire.connection.buffer_updated(10),
+        }
+        for name, happen in happenings.items():
+            with case(name):
+                happen()
+                assert wire.connection.since_ms > monotonic_ms() + 3_000_000
+
+    run(test)
+
+
 def test_no_request_of_a_refused_client_is_served() -> None:
     """Its connection is closed after the time that it would have to wait."""
 
     async def test(made: MemoryBroker) -> None:
-        wire = Wire(made, arrivals=Refusing())
+        wire = Wire(made, arrivals=Judging(Arrival(20, is_refused=True)))
         await wire.give(produced(1))
         await until(lambda: wire.socket.is_closed)
         assert wire.socket.sends == []
@@ -462,14 +485,26 @@ def test_no_request_of_a_refused_client_is_served() -> None:
     run(test)
 
 
-class Refusing(Arrivals):
-    """Refuses every client after 20 ms."""
+class Judging(Arrivals):
+    """Decides the same about every client."""
 
-    def __init__(self) -> None:
+    def __init__(self, arrival: Arrival) -> None:
         super().__init__(Usage(), rate_max=1)
+        self._arrival = arrival
 
     def judge(self, address: str, now_ms: int) -> Arrival:
-        return Arrival(20, is_refused=True)
+        return self._arrival
+
+
+def test_a_client_that_must_wait_after_it_has_connected_is_served_later() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, began_ms = Wire(made, arrivals=Judging(Arrival(100))), monotonic_ms()
+        await wire.give(produced(1))
+        await until(lambda: wire.socket.correlation_ids() == [1])
+        assert monotonic_ms() - began_ms >= 100
+        assert wire.connection.is_idle
+
+    run(test)
 
 
 def test_a_connection_whose_session_is_over_is_closed_after_the_answer() -> None:
@@ -491,5 +526,84 @@ def test_a_client_that_leaves_while_it_must_wait_is_forgotten() -> None:
         wire.connection.session.pause_ms = 3_600_000
         await wire.give(produced(1))
         assert not wire.connection.eof_received(), "the transport must close itself"
+
+    run(test)
+
+
+def test_only_progress_puts_off_the_end_of_an_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, followers = Wire(made), Followers(made, monkeypatch)
+        connection, data = wire.connection, safely_produced(1)
+
+        async def read_answers() -> None:
+            connection.pause_writing()
+            connection.resume_writing()
+
+        happenings: list[tuple[str, Callable[[], Awaitable[None]], bool]] = [
+            ("a request begins", lambda: wire.give(data[:10]), True),
+            ("more of it arrives", lambda: wire.give(data[10:20]), False),
+            ("the rest arrives", lambda: wire.give(data[20:]), False),
+            ("its answer is sent", lambda: followers.copy(1), True),
+            ("the client reads answers", read_answers, True),
+        ]
+        for name, happen, is_progress in happenings:
+            with case(name):
+                connection.since_ms = 0
+                await happen()
+                assert (connection.since_ms > 0) == is_progress
+
+    run(test)
+
+
+# On a real socket -----------------------------------------------------------------------------------------------------
+
+
+async def connected(made: MemoryBroker) -> tuple[FastConnection, socket.socket]:
+    """A connection whose socket holds little, and the client's socket."""
+    here, there = socket.socketpair()
+    here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    there.setblocking(False)
+    connection = new_connection(Server(made.registry, made.waiting, LIMITS, fast_connection(Transfer.COPY)))
+    await asyncio.get_running_loop().create_connection(lambda: connection, sock=here)
+    return connection, there
+
+
+async def rest_of(client: socket.socket) -> bytes:
+    """What a client still receives that sends nothing more."""
+    client.shutdown(socket.SHUT_WR)
+    found = bytearray()
+    while piece := await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 64 * 1024), 10):
+        found += piece
+    client.close()
+    return bytes(found)
+
+
+def test_a_large_answer_that_waits_for_a_smaller_one_follows_it() -> None:
+    async def test(made: MemoryBroker) -> None:
+        made.produce("orders", batch(b"x" * 50_000))
+        connection, client = await connected(made)
+        fetch = fetch_request("orders", partition=1, min_bytes=1, max_wait_ms=60_000)
+        client.send(framed(fetch_request("orders"), 1) + framed(fetch, 2))
+        await until(lambda: len(made.waiting) == 1)
+        assert connection.transport.get_write_buffer_size() > 0, "the socket must not take the first answer at once"
+        # There is room in the socket now, but it is for the rest of the first answer.
+        first = client.recv(64 * 1024)
+        made.produce("orders", batch(b"x" * 500_000), partition=1)
+        assert correlation_ids(first + await rest_of(client)) == [1, 2]
+
+    run(test)
+
+
+def test_a_client_that_reads_a_part_of_a_large_answer_is_not_idle() -> None:
+    async def test(made: MemoryBroker) -> None:
+        made.produce("orders", batch(b"x" * 500_000))
+        connection, client = await connected(made)
+        client.send(framed(fetch_request("orders"), 1))
+        await until(lambda: connection.served_count == 1)
+        connection.since_ms = 0
+        first = client.recv(64 * 1024)
+        await until(lambda: connection.since_ms > 0)
+        assert not connection.is_idle
+        assert correlation_ids(first + await rest_of(client)) == [1]
 
     run(test)

@@ -92,7 +92,7 @@ class FastConnection(asyncio.BufferedProtocol):
             return
         kept = len(self._kept)
         if not kept:
-            self.since_ms = monotonic_ms()
+            self.on_progress()
         inbox = self._buffers.inbox[: kept + nbytes]
         if self._is_busy:
             self._keep(inbox)
@@ -114,7 +114,7 @@ class FastConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The socket has taken all bytes. A large answer goes on with `outbox.flush()`; otherwise parsing goes on."""
         self._is_full = False
-        self.since_ms = monotonic_ms()
+        self.on_progress()
         if self._outbox.sending:
             self._outbox.flush()
         else:
@@ -236,12 +236,12 @@ class FastConnection(asyncio.BufferedProtocol):
             self._take_a_break()
 
     def on_progress(self) -> None:
-        """The client has read a part of a large answer."""
-        self.since_ms = monotonic_ms()
+        """The client has begun a request, or has read a part of an answer. A connection that pauses is not idle."""
+        self.since_ms = max(monotonic_ms(), self._answers.paused_until_ms)
 
     def on_advanced(self) -> None:
         """Answers that waited were sent. If nothing else keeps the connection busy, parse what was kept, soon."""
-        self.since_ms = monotonic_ms()
+        self.on_progress()
         is_left = self._is_busy and (self._kept or self._is_ended or not self._reading.is_on)
         if self._answers.is_blocked:
             self._rest()
