@@ -11,7 +11,7 @@ from cases import case
 from minibroker.log.disk import OSFiles
 from minibroker.log.interfaces import FileSlice
 from minibroker.partitions.files import BoundedFile, BoundedFiles
-from minibroker.transfer.sending import Handle, Maps, Sending, Transfer
+from minibroker.transfer.sending import PIECE_BYTES, Handle, Maps, Sending, Transfer
 
 SIZE = 12 * 1024**2
 SOON_S = 20
@@ -27,6 +27,7 @@ class Exchange:
         self.content = os.urandom(1024) * (SIZE // 1024)
         self.file.pwrite(self.content, 0)
         self.outcome: list[Exception | None] = []
+        self.pieces = 0
 
     async def begin(self, transfer: Transfer) -> None:
         here, self.there = socket.socketpair()
@@ -38,12 +39,15 @@ class Exchange:
             [HEADER, FileSlice(self.file, 0, SIZE)],
             transfer=transfer,
             maps=Maps(),
-            on_progress=lambda: None,
+            on_progress=self._count_piece,
             on_sent=lambda: self._end(None),
             on_failed=self._end,
         )
         self.sending.go_on()
         assert not self.outcome, "the socket must not take everything at once"
+
+    def _count_piece(self) -> None:
+        self.pieces += 1
 
     def _end(self, error: Exception | None) -> None:
         self.outcome.append(error)
@@ -73,6 +77,7 @@ def in_every_way(path: Path, change: Callable[[Exchange], None], check: Callable
 def is_whole(exchange: Exchange, received: bytes) -> None:
     assert exchange.outcome == [None]
     assert received == HEADER + exchange.content
+    assert exchange.pieces >= SIZE / PIECE_BYTES
 
 
 def test_a_slice_is_sent_as_the_client_reads_it(tmp_path: Path) -> None:
