@@ -1,18 +1,22 @@
 """Fetch sessions (KIP-227): both sides send only what has changed, and no record is missed."""
 
+from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import pytest
 from cases import case
 from partitions_broker import batch
-from transfer_sessions import BY_ID, BY_NAME, SessionBroker, SessionClient
+from transfer_sessions import BY_ID, BY_NAME, SessionBroker, SessionClient, wanted
 
+from minibroker.partitions.fetch import READ_COMMITTED
 from minibroker.partitions.partition import SoleReplica
 from minibroker.partitions.waiting import Turn
 from minibroker.transfer.session_cache import EVICTION_MS, SessionCache
 from minibroker.transfer.sessions import FetchSession, next_epoch
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from minibroker.wire.tables.fetch import EpochEndOffset, FetchableTopicResponse, FetchRequest, FetchTopic, PartitionData
 
 PARTITIONS = [("orders", index) for index in range(10)]
 
@@ -253,7 +257,9 @@ def test_many_partitions_in_error_do_not_keep_others_from_their_turn() -> None:
     client = SessionClient(broker, version=BY_NAME)
     client.assign(("orders", 0))
     client.fetch()
+    assert client.fetch() == {}
     client.assign(*(("missing", index) for index in range(600)))
+    client.fetch()
     broker.produce("orders", batch(b"x"))
     for _ in range(3):
         client.fetch()
@@ -314,6 +320,81 @@ def test_a_followers_fetch_reaches_every_partition_and_its_answer_has_only_news(
     assert broker.sessions.cache.get(follower.session_id).is_privileged  # type: ignore[union-attr]
 
 
+def test_partitions_with_records_take_turns_in_a_followers_small_answers(
+    broker: SessionBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SoleReplica, "check_follower", lambda _self, _reader: None)
+    follower = SessionClient(broker, follower_id=2)
+    follower.assign(*PARTITIONS)
+    follower.fetch()
+    for index in (3, 8):
+        for _ in range(2):
+            broker.produce("orders", batch(b"x"), partition=index)
+    found = [{name for name, it in follower.fetch(max_bytes=1).items() if it.records} for _ in range(4)]
+    assert found == [{("orders", 3)}, {("orders", 8)}] * 2
+
+
+# The news of one partition --------------------------------------------------------------------------------------------
+
+
+class Told:
+    """A session of one partition, whose reader is at offset 5."""
+
+    def __init__(self) -> None:
+        self.session = FetchSession(1, is_privileged=False, uses_topic_ids=False, now_ms=0)
+        self.ask()
+
+    def ask(self, isolation_level: int = 0) -> None:
+        """A request of the client, which changes no offset after the first one."""
+        topics = [] if len(self.session) else [FetchTopic(topic="orders", partitions=[wanted(0, 5)])]
+        self.session.update(FetchRequest(max_wait_ms=0, min_bytes=0, topics=topics, isolation_level=isolation_level))
+
+    def read(self, **changes: Any) -> bool:
+        """Read the partition, and tell the client if there is news."""
+        values: dict[str, Any] = {
+            "error_code": 0,
+            "high_watermark": 7,
+            "last_stable_offset": 5,
+            "log_start_offset": 1,
+            "records": b"",
+        }
+        data = PartitionData(partition_index=0, **values | changes)
+        news = self.session.news([FetchableTopicResponse(topic="orders", partitions=[data])])
+        self.session.on_told(news)
+        return bool(news)
+
+
+def test_each_difference_from_what_the_reader_was_told_is_news() -> None:
+    for name, changes, is_over in (
+        ("records", {"records": b"x"}, True),
+        ("an error", {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}, False),
+        ("a high watermark", {"high_watermark": 8}, False),
+        ("the start of the log", {"log_start_offset": 2}, False),
+        ("a log that diverges", {"diverging_epoch": EpochEndOffset(epoch=3, end_offset=4)}, True),
+        ("nothing", {}, True),
+    ):
+        with case(name):
+            told = Told()
+            assert told.read(), "the first answer"
+            assert not told.read()
+            assert told.read(**changes) == (name != "nothing")
+            # What was different is told again when it is as before.
+            assert told.read() != is_over
+
+
+def test_a_partition_is_due_until_its_reader_is_where_its_isolation_level_ends() -> None:
+    told = Told()
+    told.ask(READ_COMMITTED)
+    for isolation_level, due_count in ((READ_COMMITTED, 0), (READ_COMMITTED, 0), (0, 1), (0, 1), (READ_COMMITTED, 0)):
+        told.ask(isolation_level)
+        told.read()
+        told.read()
+        assert told.session.due_count == due_count
+    # A reader that changes its isolation level may find records at once.
+    told.ask(0)
+    assert told.session.due_count == 1
+
+
 # The cache ------------------------------------------------------------------------------------------------------------
 
 
@@ -321,26 +402,36 @@ class Cache:
     """A cache with sessions of given sizes, and a clock."""
 
     def __init__(self, slots: int) -> None:
-        self.ids = iter(range(1, 10_000))
+        self.ids: Iterator[int] = iter(range(1, 10_000))
         self.closed: list[int] = []
         self.cache = SessionCache(slots, lambda: next(self.ids), on_closed=lambda it: self.closed.append(it.id))
 
     def begin(self, size: int, now_ms: int, *, is_follower: bool = False) -> int:
         def make(session_id: int) -> FetchSession:
             session = FetchSession(session_id, is_privileged=is_follower, uses_topic_ids=False, now_ms=now_ms)
-            session._partitions = {("", b"", index): None for index in range(size)}  # type: ignore[misc]
+            session._partitions = _partitions(size)
             return session
 
         return self.cache.begin(make, is_privileged=is_follower, size=size, now_ms=now_ms)
+
+    def touch(self, number: int, now_ms: int, *, size: int | None = None) -> None:
+        """Use a session, which may have another size since then."""
+        session = self.cache.get(number)
+        assert session is not None
+        if size is not None:
+            session._partitions = _partitions(size)
+        self.cache.touch(session, now_ms)
+
+
+def _partitions(size: int) -> Any:
+    return {("", b"", index): None for index in range(size)}
 
 
 def test_a_full_cache_keeps_young_sessions_and_evicts_the_one_that_was_not_used_for_two_minutes() -> None:
     it = Cache(slots=2)
     first, second = it.begin(5, 0), it.begin(5, 0)
     assert it.begin(100, EVICTION_MS) == 0
-    used = it.cache.get(first)
-    assert used is not None
-    it.cache.touch(used, EVICTION_MS)
+    it.touch(first, EVICTION_MS)
     assert it.begin(1, EVICTION_MS + 1)
     assert it.closed == [second]
 
@@ -361,14 +452,31 @@ def test_a_larger_session_takes_the_place_of_an_old_smaller_one() -> None:
     it = Cache(slots=2)
     ids = [it.begin(size, 0) for size in (5, 3)]
     later_ms = EVICTION_MS + 1
-    for number in ids:
-        session = it.cache.get(number)
-        assert session is not None
-        it.cache.touch(session, later_ms)
+    for now_ms in (EVICTION_MS, later_ms):
+        assert it.begin(100, now_ms - 1) == 0
+        for number in ids:
+            it.touch(number, now_ms)
     assert it.begin(3, later_ms) == 0
     assert it.begin(4, later_ms)
     assert it.closed == [ids[1]]
     assert it.cache.evictions == 1
+
+
+def test_a_session_counts_with_the_size_that_it_had_last() -> None:
+    it, later_ms = Cache(slots=2), EVICTION_MS + 1
+    grown, other = it.begin(1, 0), it.begin(2, 0)
+    for size in (1, 9):
+        it.touch(grown, later_ms, size=size)
+        it.touch(other, later_ms)
+    assert it.begin(5, later_ms)
+    assert it.closed == [other]
+    assert it.cache.partitions == 14
+
+
+def test_the_id_of_a_session_is_not_given_again() -> None:
+    it = Cache(slots=2)
+    it.ids = iter((7, 7, 8))
+    assert [it.begin(1, 0), it.begin(1, 0)] == [7, 8]
 
 
 def test_all_sessions_together_have_a_bounded_number_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
