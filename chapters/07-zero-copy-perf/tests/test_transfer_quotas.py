@@ -1,18 +1,23 @@
 """Quotas through the registry, as frames: how they are set, and how long their clients must wait."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from cases import case
-from partitions_broker import NOW_MS, MemoryBroker, answered, batch, fetch_request, joined, produce_request
+from partitions_broker import NOW_MS, MemoryBroker, Write, answered, batch, fetch_request, joined, produce_request
 
+from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.records import ConfigRecord
 from minibroker.partitions.administration import Administration
+from minibroker.partitions.machine import Machine
 from minibroker.partitions.registry import Call, Handler, Reply, Session
+from minibroker.transfer.arrivals import Arrivals
 from minibroker.transfer.matching import entity
 from minibroker.transfer.mutations import KINDS, Mutations
 from minibroker.transfer.quota_answering import DEFAULT, EXACT, SPECIFIED, QuotaHandlers
-from minibroker.transfer.quotas import Metering
+from minibroker.transfer.quotas import Metering, Quotas, usage_of
 from minibroker.transfer.session_fetch import SessionFetch
 from minibroker.transfer.tables.alter_client_quotas import AlterClientQuotasRequest, AlterEntry, EntityData, OpData
 from minibroker.transfer.tables.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
@@ -234,7 +239,8 @@ def test_one_entity_in_error_does_not_affect_the_others_and_a_check_changes_noth
 
 
 def test_a_producer_above_its_rate_is_answered_at_once_and_must_wait(broker: QuotaBroker) -> None:
-    broker.set_quota(DEFAULT_CLIENT, producer_byte_rate=1000)
+    # The longer of two delays counts, and the other one is none.
+    broker.set_quota(DEFAULT_CLIENT, producer_byte_rate=1000, request_percentage=10_000)
     for acks in (1, -1, 0):
         with case(f"acks={acks}"):
             broker.now_ms += 60_000
@@ -298,6 +304,30 @@ def test_a_client_that_takes_too_much_time_must_wait_a_second_at_most(
     assert broker.send(MetadataRequest(topics=[]), client_id="other").throttle_time_ms == 0
 
 
+def test_a_request_that_waits_is_limited_when_it_is_answered(
+    broker: QuotaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its attempts takes time. The time in between does not count, and neither does that of other clients."""
+    ticks = iter(range(1000))
+    monkeypatch.setattr("minibroker.transfer.quotas.perf_counter", lambda: float(next(ticks)))
+    broker.set_quota({"client-id": "test"}, request_percentage=1)
+    responses = broker.wait_for(fetch_request("orders", min_bytes=1, max_wait_ms=60_000), 12)
+    broker.send(produce_request("orders", batch(b"x")))
+    assert responses[0].responses[0].partitions[0].records
+    assert responses[0].throttle_time_ms == 1000
+    limited = broker.usage.of("ANONYMOUS", "test", broker.now_ms).request
+    assert limited is not None
+    assert limited.rate.per_second(broker.now_ms) == 2 * 100 / 10
+
+
+def test_a_login_is_not_limited(broker: QuotaBroker) -> None:
+    def handler(_call: Call[Any]) -> None:
+        return None
+
+    for key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.METADATA):
+        assert (broker.metering.guard(key, handler) is handler) == (key is not ApiKey.METADATA)
+
+
 # Changes of topics ----------------------------------------------------------------------------------------------------
 
 
@@ -349,3 +379,40 @@ def test_a_topic_that_cannot_be_changed_takes_no_token(broker: QuotaBroker) -> N
 def test_a_name_in_the_image_has_the_order_of_a_name_in_the_code(broker: QuotaBroker) -> None:
     broker.set_quota({"user": "ada", "client-id": None}, producer_byte_rate=1)
     assert list(broker.authority.image.client_quotas) == [entity(user="ada", client_id=None)]
+
+
+# The part of a node ---------------------------------------------------------------------------------------------------
+
+
+def test_a_node_follows_the_quotas_in_its_metadata_and_limits_no_other_node(
+    broker: QuotaBroker, tmp_path: Path
+) -> None:
+    settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0", "controller.quota.window.num": "2"}
+    machine = Machine(NodeConfig(settings))
+    usage = usage_of(machine.config)
+    arrivals = Arrivals(usage, rate_max=10)
+    part = Quotas(machine, lambda: broker.authority, Metering(usage), arrivals)
+    ids = iter(range(1000, 2000))
+    topics = Administration(broker.authority, machine.config, new_topic_id=lambda: next(ids).to_bytes(16, "big"))
+    machine.registry.add(ApiKey.CREATE_TOPICS, topics.create_topics)
+    broker.set_quota(ANYONE, controller_mutation_rate=1)
+    part.open()
+    part.add_handlers(machine.registry, broker.store)
+    part.start()
+    broker.registry = machine.registry
+    with case("what was set before the start, over windows of its own"):
+        # Only two tokens are there, and sixty are taken.
+        assert broker.send(creating("a", partitions=60)).topics[0].error_code == ErrorCode.NONE
+        refused = broker.send(creating("b"))
+        assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert 50_000 < refused.throttle_time_ms == broker.session.pause_ms <= 58_000
+    with case("other nodes"):
+        broker.session.node_id = 2
+        assert broker.send(creating("c")).topics[0].error_code == ErrorCode.NONE
+        broker.session.node_id = None
+    with case("what changes later"):
+        broker.set_quota(ANYONE, controller_mutation_rate=None)
+        assert broker.send(creating("d")).topics[0].error_code == ErrorCode.NONE
+        rate = ConfigRecord(resource_type=4, resource_name="", name="max.connection.creation.rate", value="3")
+        broker.authority.propose(Write([rate]))
+        assert arrivals.rate_max == 3
