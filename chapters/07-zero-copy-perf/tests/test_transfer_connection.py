@@ -6,6 +6,7 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -20,7 +21,7 @@ from minibroker.partitions.errors import Held
 from minibroker.partitions.files import BoundedFiles
 from minibroker.partitions.partition import ACKS_ALL, Appended
 from minibroker.partitions.registry import Session
-from minibroker.partitions.server import Limits, Server
+from minibroker.partitions.server import Connect, Limits, Server
 from minibroker.transfer.arrivals import Arrival, Arrivals
 from minibroker.transfer.buffers import INBOX_BYTES
 from minibroker.transfer.connection import FastConnection, fast_connection
@@ -79,9 +80,16 @@ def correlation_ids(data: bytes) -> list[int]:
 class Wire:
     """A connection and its socket."""
 
-    def __init__(self, broker: MemoryBroker, limits: Limits = LIMITS, arrivals: Arrivals | None = None) -> None:
-        self.server = Server(broker.registry, broker.waiting, limits, fast_connection(Transfer.COPY))
-        self.connection, self.socket = new_connection(self.server, arrivals), Socket()
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        limits: Limits = LIMITS,
+        arrivals: Arrivals | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        connect = connect or fast_connection(Transfer.COPY, arrivals)
+        self.server = Server(broker.registry, broker.waiting, limits, connect)
+        self.connection, self.socket = new_connection(self.server, connect), Socket()
         self.connection.connection_made(self.socket)
 
     async def give(self, data: bytes) -> None:
@@ -99,8 +107,8 @@ class Wire:
                 await asyncio.sleep(0)
 
 
-def new_connection(server: Server, arrivals: Arrivals | None = None) -> FastConnection:
-    connection = fast_connection(Transfer.COPY, arrivals)(server, Session)
+def new_connection(server: Server, connect: Connect) -> FastConnection:
+    connection = connect(server, Session)
     assert isinstance(connection, FastConnection)
     return connection
 
@@ -156,6 +164,7 @@ def test_frames_longer_than_the_inbox_are_found_at_any_split() -> None:
                 wire = Wire(made)
                 for start in range(0, len(data), piece):
                     await wire.give(data[start : start + piece])
+                    assert wire.socket.is_reading_now
                 assert wire.socket.correlation_ids() == [1, 2, 3, 4]
                 assert wire.server.budget.bytes == 0
 
@@ -241,6 +250,52 @@ def test_requests_behind_a_waiting_one_wait_too() -> None:
     run(test)
 
 
+def waiting_fetch(number: int, offset: int = 0) -> bytes:
+    return framed(fetch_request("orders", offset, partition=1, min_bytes=1, max_wait_ms=60_000), number)
+
+
+async def produce_elsewhere(made: MemoryBroker) -> None:
+    """Append a batch to the partition of `waiting_fetch`."""
+    made.produce("orders", batch(b"now"), partition=1)
+    for _ in range(_BREAKS_MAX):
+        await asyncio.sleep(0)
+
+
+def test_a_client_whose_requests_wait_again_and_again_is_read_as_soon_as_there_is_room() -> None:
+    async def test(_: MemoryBroker) -> None:
+        long = produced(2, INBOX_BYTES // 2)
+        for name, kept, counts in (
+            ("the second wait is behind the long request", long + waiting_fetch(3, 1), (2, 3)),
+            ("the second wait is before the long request", waiting_fetch(3, 1) + long, (1, 3)),
+        ):
+            with case(name), broker() as made:
+                wire = Wire(made)
+                await wire.give(waiting_fetch(1) + kept)
+                for count in counts:
+                    assert not wire.socket.is_reading_now
+                    await produce_elsewhere(made)
+                    assert len(wire.socket.correlation_ids()) == count
+                assert wire.socket.is_reading_now
+
+    run(test)
+
+
+def test_an_answer_that_waited_does_not_make_room_in_a_full_socket() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire = Wire(made)
+        await wire.give(waiting_fetch(1))
+        wire.connection.pause_writing()
+        await produce_elsewhere(made)
+        await wire.give(produced(2))
+        # Another reason not to parse is gone, such as a pause.
+        wire.connection.go_on()
+        assert wire.socket.correlation_ids() == [1]
+        wire.connection.resume_writing()
+        assert wire.socket.correlation_ids() == [1, 2]
+
+    run(test)
+
+
 def test_the_bytes_of_a_request_that_waits_are_not_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A held batch is appended when it is tried again, so its bytes must not be those of a later event."""
 
@@ -259,6 +314,24 @@ def test_the_bytes_of_a_request_that_waits_are_not_overwritten(monkeypatch: pyte
                 made.waiting.settle()
                 (appended,) = batches(made.fetch("orders", offset).records)
                 assert [record.value for record in appended.records()] == [b"x" * size]
+
+    run(test)
+
+
+def test_the_buffer_of_a_long_request_that_waits_is_not_given_to_another_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(made: MemoryBroker) -> None:
+        connect, partition, size = fast_connection(Transfer.COPY), made.store.partition("orders", 0), 900_000
+        wire, other = Wire(made, connect=connect), Wire(made, connect=connect)
+        monkeypatch.setattr(partition, "append", Mock(side_effect=Held("rule", ErrorCode.NONE, "held")))
+        await wire.give(produced(1, size))
+        monkeypatch.undo()
+        await other.give(framed(produce_request("orders", batch(b"y" * size), partition=1), 2))
+        made.waiting.wake("rule")
+        made.waiting.settle()
+        (appended,) = batches(made.fetch("orders").records)
+        assert [record.value for record in appended.records()] == [b"x" * size]
 
     run(test)
 
@@ -300,12 +373,13 @@ def test_batches_are_appended_while_earlier_ones_are_copied_by_followers(monkeyp
         )
         assert made.store.partition("orders", 0).log_end_offset == 4
         assert wire.socket.correlation_ids() == []
-        await followers.copy(1)
-        assert wire.socket.correlation_ids() == [0]
+        for upto in (1, 2):
+            await followers.copy(upto)
+            assert wire.socket.correlation_ids() == list(range(upto))
         await followers.copy(4)
         assert wire.socket.correlation_ids() == [0, 1, 2, 3]
         # The last answers have become ready together, so they were sent together.
-        assert len(wire.socket.sends) == 2
+        assert len(wire.socket.sends) == 3
         assert wire.connection.is_idle
 
     run(test)
@@ -391,27 +465,73 @@ def test_a_server_that_stops_answers_all_that_stand_in_line(monkeypatch: pytest.
     run(test)
 
 
+def test_a_server_that_stops_answers_a_request_that_has_begun() -> None:
+    async def test(made: MemoryBroker) -> None:
+        for size in (1000, 3 * INBOX_BYTES):
+            with case(f"a value of {size} bytes"):
+                wire, data = Wire(made), produced(1, size)
+                await wire.give(data[:500])
+                wire.server.is_stopping = True
+                wire.connection.close_if_idle()
+                assert not wire.socket.is_closed
+                await wire.give(data[500:])
+                assert wire.socket.correlation_ids() == [1]
+                assert wire.socket.is_closed
+
+    run(test)
+
+
 def test_requests_before_a_malformed_one_are_answered() -> None:
     async def test(made: MemoryBroker) -> None:
-        wire = Wire(made)
-        await wire.give(produced(1) + struct.pack(">i", -5) + b"more")
-        assert wire.socket.correlation_ids() == [1]
-        assert wire.socket.is_closed
+        for name, more in (("a negative length", struct.pack(">i", -5) + b"more"), ("too long", produced(2, 5000))):
+            with case(name):
+                wire = Wire(made, replace(LIMITS, request_bytes_max=5000))
+                await wire.give(produced(1) + more)
+                assert wire.socket.correlation_ids() == [1]
+                assert wire.socket.is_closed
 
     run(test)
 
 
 def test_requests_that_came_before_the_end_of_the_stream_are_answered() -> None:
     async def test(made: MemoryBroker) -> None:
-        wire = Wire(made)
-        wire.connection.pause_writing()
-        await wire.give(produced(1) + produced(2))
-        assert wire.connection.eof_received()
-        wire.connection.resume_writing()
-        for _ in range(_BREAKS_MAX):
-            await asyncio.sleep(0)
-        assert wire.socket.correlation_ids() == [1, 2]
-        assert wire.socket.is_closed
+        for reason, pause_ms in (("the socket is full", 0), ("a quota makes the client wait", 20)):
+            with case(reason):
+                wire = Wire(made)
+                wire.connection.session.pause_ms = pause_ms
+                if not pause_ms:
+                    wire.connection.pause_writing()
+                await wire.give(produced(1) + produced(2))
+                assert wire.connection.eof_received()
+                wire.connection.resume_writing()
+                await until(lambda it=wire.socket: it.is_closed)  # type: ignore[misc]
+                assert wire.socket.correlation_ids() == [1, 2]
+
+    run(test)
+
+
+def test_a_request_before_the_login_may_not_be_long() -> None:
+    async def test(made: MemoryBroker) -> None:
+        for needs_login in (False, True):
+            with case(f"needs_login={needs_login}"):
+                wire = Wire(made)
+                wire.connection.session.needs_login = needs_login
+                await wire.give(produced(1, 600_000)[:1000])
+                assert wire.socket.is_closed == needs_login
+
+    run(test)
+
+
+def test_requests_that_were_kept_end_with_their_connection() -> None:
+    async def test(made: MemoryBroker) -> None:
+        for name in ("aborted", "lost"):
+            with case(name):
+                wire = Wire(made)
+                wire.connection.pause_writing()
+                await wire.give(produced(1))
+                wire.connection.abort() if name == "aborted" else wire.connection.connection_lost(None)
+                wire.connection.resume_writing()
+                assert made.store.partition("orders", 0).log_end_offset == 0
 
     run(test)
 
@@ -450,6 +570,21 @@ def test_a_client_that_goes_on_sending_while_it_must_wait_fills_its_own_socket()
         wire.connection.close_if_idle()
         assert wire.socket.is_closed
         wire.connection.connection_lost(None)
+
+    run(test)
+
+
+def test_the_longer_of_two_pauses_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(_: MemoryBroker) -> None:
+        for pauses_ms in ((200, 20), (20, 200)):
+            with case(f"{pauses_ms}"), broker() as made:
+                wire, followers, began_ms = Wire(made), Followers(made, monkeypatch), monotonic_ms()
+                await wire.give(safely_produced(1) + safely_produced(2))
+                for upto, wire.connection.session.pause_ms in enumerate(pauses_ms, 1):
+                    await followers.copy(upto)
+                await wire.give(framed(produce_request("orders", batch(b"x"), acks=1), 3))
+                await until(lambda it=wire.socket: it.correlation_ids() == [1, 2, 3])  # type: ignore[misc]
+                assert monotonic_ms() - began_ms >= 200
 
     run(test)
 
@@ -520,6 +655,21 @@ def test_a_connection_whose_session_is_over_is_closed_after_the_answer() -> None
     run(test)
 
 
+def test_a_connection_whose_session_is_over_answers_the_requests_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, followers = Wire(made), Followers(made, monkeypatch)
+        await wire.give(safely_produced(1))
+        wire.connection.session.is_over = True
+        await wire.give(produced(2))
+        for upto in (1, 2):
+            assert not wire.socket.is_closed
+            await followers.copy(upto)
+            assert wire.socket.correlation_ids() == [1, 2][:upto]
+        assert wire.socket.is_closed
+
+    run(test)
+
+
 def test_a_client_that_leaves_while_it_must_wait_is_forgotten() -> None:
     async def test(made: MemoryBroker) -> None:
         wire = Wire(made)
@@ -563,7 +713,8 @@ async def connected(made: MemoryBroker) -> tuple[FastConnection, socket.socket]:
     here, there = socket.socketpair()
     here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     there.setblocking(False)
-    connection = new_connection(Server(made.registry, made.waiting, LIMITS, fast_connection(Transfer.COPY)))
+    connect = fast_connection(Transfer.COPY)
+    connection = new_connection(Server(made.registry, made.waiting, LIMITS, connect), connect)
     await asyncio.get_running_loop().create_connection(lambda: connection, sock=here)
     return connection, there
 
@@ -605,5 +756,64 @@ def test_a_client_that_reads_a_part_of_a_large_answer_is_not_idle() -> None:
         await until(lambda: connection.since_ms > 0)
         assert not connection.is_idle
         assert correlation_ids(first + await rest_of(client)) == [1]
+
+    run(test)
+
+
+def test_an_answer_that_is_sent_during_a_pause_is_sent_to_its_end() -> None:
+    async def test(made: MemoryBroker) -> None:
+        made.produce("orders", batch(b"x" * 500_000))
+        for is_stopping in (False, True):
+            with case(f"is_stopping={is_stopping}"):
+                connection, client = await connected(made)
+                connection.session.pause_ms = 200
+                client.send(framed(fetch_request("orders"), 1))
+                await until(lambda it=connection: it.served_count == 1)  # type: ignore[misc]
+                if is_stopping:
+                    connection.close_if_idle()
+                assert correlation_ids(await rest_of(client)) == [1]
+
+    run(test)
+
+
+def test_large_answers_that_are_ready_together_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(made: MemoryBroker) -> None:
+        made.produce("orders", batch(b"x" * 500_000), partition=1)
+        (connection, client), followers = await connected(made), Followers(made, monkeypatch)
+        large = [framed(fetch_request("orders", partition=1), number) for number in (2, 3)]
+        small = framed(produce_request("orders", batch(b"x"), acks=1), 4)
+        client.send(b"".join((safely_produced(1), *large, small)))
+        await until(lambda: connection.served_count == 4)
+        await followers.copy(1)
+        found = bytearray()
+        while len(found) < 2 * 500_000:
+            found += await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 64 * 1024), 10)
+        await until(lambda: connection.is_idle)
+        assert correlation_ids(bytes(found) + await rest_of(client)) == [1, 2, 3, 4]
+
+    run(test)
+
+
+def test_small_answers_keep_their_places_before_and_behind_a_large_one() -> None:
+    async def test(made: MemoryBroker) -> None:
+        made.produce("orders", batch(b"x" * 500_000), partition=1)
+        _connection, client = await connected(made)
+        large = fetch_request("orders")
+        # Without records, the answer for the first partition is empty.
+        large.topics[0].partitions += fetch_request("orders", partition=1).topics[0].partitions
+        client.send(framed(fetch_request("orders"), 1) + framed(large, 2) + produced(3))
+        assert correlation_ids(await rest_of(client)) == [1, 2, 3]
+
+    run(test)
+
+
+def test_nothing_is_sent_after_an_abort() -> None:
+    async def test(made: MemoryBroker) -> None:
+        made.produce("orders", batch(b"x" * 500_000))
+        connection, client = await connected(made)
+        client.send(framed(fetch_request("orders"), 1))
+        await until(lambda: connection.served_count == 1)
+        connection.abort()
+        assert len(await rest_of(client)) < 500_000
 
     run(test)
