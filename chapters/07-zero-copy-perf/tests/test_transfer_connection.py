@@ -72,6 +72,7 @@ def correlation_ids(data: bytes) -> list[int]:
     found = []
     while data:
         length, correlation_id = struct.unpack_from(">ii", data)
+        assert len(data) >= 4 + length, "the last answer is not whole"
         found.append(correlation_id)
         data = data[4 + length :]
     return found
