@@ -32,3 +32,13 @@ def test_a_request_that_waits_keeps_its_bytes() -> None:
     buffers.renew()
     buffers.inbox[:3] = b"xyz"
     assert bytes(held) == b"abc"
+
+
+def test_only_a_few_buffers_are_kept() -> None:
+    buffers, content = Buffers(), memoryview(bytes(1024**2))
+    frames = [LongFrame(buffers, len(content), content) for _ in range(10)]
+    used = [it.buffer for it in frames]
+    for it in frames:
+        it.give_back()
+    again = [LongFrame(buffers, len(content), content).buffer for _ in range(10)]
+    assert 0 < sum(any(it is other for other in used) for it in again) < 10
