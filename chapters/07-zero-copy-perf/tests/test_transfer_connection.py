@@ -192,6 +192,24 @@ def test_a_long_frame_that_waits_for_the_budget_is_not_read_when_the_socket_take
     run(test)
 
 
+def test_a_long_request_whose_client_leaves_while_it_waits_for_the_budget_is_not_served() -> None:
+    async def test(made: MemoryBroker) -> None:
+        wire, partition = Wire(made), made.store.partition("orders", 0)
+        budget, taken = wire.server.budget, LIMITS.queued_bytes_max - INBOX_BYTES
+        other = budget.begin("192.0.2.1", taken, lambda: None)
+        assert budget.take(other, taken, lambda: None)
+        await wire.give(produced(1, INBOX_BYTES))
+        assert not wire.socket.is_reading_now
+        # There is room for the whole request as soon as its client has gone.
+        budget.end(other)
+        wire.connection.connection_lost(None)
+        for _ in range(_BREAKS_MAX):
+            await asyncio.sleep(0)
+        assert (partition.log_end_offset, budget.bytes) == (0, 0)
+
+    run(test)
+
+
 def test_the_answers_of_one_event_are_one_send() -> None:
     async def test(made: MemoryBroker) -> None:
         wire = Wire(made)
