@@ -175,11 +175,13 @@ def test_a_doubtful_epoch_removes_nothing_that_was_flushed() -> None:
     content, ends = written(4, 4)
     flipped = bytearray(content)
     flipped[ends[1] + LEADER_EPOCH_AT + 3] ^= 4
-    assert recovered(bytes(flipped), recovery_point=2).log_end_offset == 2
+    found = recovered(bytes(flipped), recovery_point=2)
+    assert (found.log_end_offset, found.size) == (2, ends[1])
+    assert "leader epoch" in str(found.damage)  # without damage the rest would not be cut off
 
 
 def test_epochs_may_rise() -> None:
-    content, _ends = written(0, 1, 1, 7)
+    content, _ends = written(-1, -1, 0, 7)
     found = recovered(content)
     assert (found.log_end_offset, found.leader_epoch, found.damage) == (8, 7, None)
 
@@ -224,6 +226,37 @@ def test_gaps_are_damage_only_where_offsets_must_be_dense() -> None:
     assert recover(file, start=start, dense=False).log_end_offset == 2
 
 
+@each_case(
+    ("base_offsets", "log_end_offset"),
+    [
+        ((0, 10, 4), 2),  # the third continues the first, so the second is wrong: it and all after it are cut off
+        ((0, 10, 2, 4), 2),  # the fourth does not continue the second either
+        ((0, 10, 2, 12), 12),  # the fourth continues the second, so the third is wrong
+        ((0, 10, 0), 12),  # the third continues neither of the two before it
+        ((0, 10, 12, 12), 14),  # no offset is missing before the third, so the fourth is wrong
+        ((0, 2, 2, 2), 4),
+    ],
+)
+def test_a_wrong_offset_in_a_compacted_log_is_found_by_its_neighbours(
+    base_offsets: tuple[int, ...], log_end_offset: int
+) -> None:
+    content = b""
+    for base_offset in base_offsets:
+        batch = small_batch(b"a", b"b")
+        stamp(batch, base_offset=base_offset, leader_epoch=0)
+        content += batch
+    found = recover(file_of(content), start=Recovered(size=0, log_end_offset=0), dense=False)
+    assert found.log_end_offset == log_end_offset
+    assert "base offset" in str(found.damage)
+
+
+def test_what_is_known_to_be_valid_is_not_read_again() -> None:
+    content, ends = written(0, 0, 0)
+    start = Recovered(size=ends[1], log_end_offset=2, leader_epoch=0, batch_count=1)
+    found = recover(file_of(bytes(ends[1]) + content[ends[1] :]), start=start)
+    assert (found.size, found.log_end_offset, found.batch_count, found.damage) == (ends[3], 6, 3, None)
+
+
 def test_a_gap_is_no_excuse_for_counts_that_compaction_cannot_leave() -> None:
     content, _ends = written(0)
     header = read_header(content)
@@ -259,6 +292,11 @@ def test_damage_below_the_recovery_point_is_refused_not_cut() -> None:
     with pytest.raises(CorruptBatch, match=r"up to offset 2, but records up to 4 were flushed.*not a torn tail"):
         reopened(bytes(flipped), recovery_point=4)
     assert reopened(bytes(flipped), recovery_point=2).log_end_offset == 2
+
+
+def test_a_flushed_batch_in_doubt_is_kept_and_the_log_opens() -> None:
+    content, _ends = written(4, 0)
+    assert values(reopened(content, recovery_point=2)) == [b"0", b"1"]
 
 
 def test_a_file_that_lost_flushed_batches_is_refused() -> None:
