@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from log_cases import each_case
 from log_strategies import CODECS, build, records, small_batch
 
-from minibroker.log.batch import TimestampType, batches, read_header
+from minibroker.log.batch import (
+    LENGTH_AT,
+    NO_LEADER_EPOCH,
+    RECORDS_AT,
+    TimestampType,
+    batches,
+    encode_batch,
+    read_header,
+)
 from minibroker.log.disk import OSFiles
 from minibroker.log.errors import CorruptBatch, InvalidRecord, LogError, LogOffline, OffsetOutOfRange, StorageError
 from minibroker.log.interfaces import Log
@@ -121,6 +129,11 @@ def broken(position: int) -> bytearray:
     return batch
 
 
+def with_last_offset_delta(last_offset_delta: int) -> bytearray:
+    batch = small_batch(b"abc")
+    return encode_batch(read_header(batch)._replace(last_offset_delta=last_offset_delta), batch[RECORDS_AT:])
+
+
 @each_case(
     ("batch", "error"),
     [
@@ -130,7 +143,10 @@ def broken(position: int) -> bytearray:
         (small_batch(b"a") + small_batch(b"b"), CorruptBatch),
         (bytearray(), CorruptBatch),
         (bytearray(10), CorruptBatch),
+        (broken(LENGTH_AT + 3), CorruptBatch),  # the checksum does not cover the length
+        (broken(RECORDS_AT - 1), CorruptBatch),  # a record count that was damaged on its way may be sent again
         (build([]), InvalidRecord),
+        (with_last_offset_delta(1), InvalidRecord),
     ],
 )
 def test_a_batch_that_is_not_one_whole_valid_batch_changes_nothing(batch: bytearray, error: type[LogError]) -> None:
@@ -139,6 +155,14 @@ def test_a_batch_that_is_not_one_whole_valid_batch_changes_nothing(batch: bytear
         log.append(batch)
     assert log.log_end_offset == 2
     assert values(log) == [b"0", b"1"]
+
+
+def test_a_written_batch_may_leave_a_gap_before_it() -> None:
+    log = log_of(2)
+    batch = build([Record(0, 0, None, b"7")], base_offset=7, leader_epoch=3)
+    log.write(batch, read_header(batch))
+    assert (log.log_end_offset, log.leader_epoch) == (8, 3)
+    assert values(log, 2) == [b"7"]
 
 
 def test_an_older_epoch_is_refused() -> None:
@@ -222,6 +246,8 @@ def test_truncating_takes_the_epoch_and_the_flushed_offset_back() -> None:
     log.truncate(1)
     assert (log.leader_epoch, log.flushed_offset) == (1, 1)
     log.append(small_batch(b"c"), leader_epoch=2)
+    log.truncate(0)
+    assert (log.leader_epoch, log.flushed_offset) == (NO_LEADER_EPOCH, 0)
 
 
 # Flushing
@@ -263,7 +289,7 @@ def test_an_interval_in_time_flushes_at_the_first_tick_after_it() -> None:
 def test_each_interval_begins_with_the_last_flush_or_with_idleness() -> None:
     log = LogFile.open(MemoryFiles(), "a.log", flush_policy=FlushPolicy(interval_ms=100))
     flushed = []
-    for now_ms, appends in [(0, 1), (100, 1), (150, 0), (200, 0), (900, 1), (950, 0), (1000, 0)]:
+    for now_ms, appends in [(0, 1), (100, 1), (150, 0), (200, 0), (250, 1), (300, 0), (350, 0)]:
         log.tick(now_ms)
         flushed.append(log.flushed_offset)
         for _ in range(appends):
@@ -429,6 +455,30 @@ def test_a_half_written_batch_that_cannot_be_cut_off_takes_the_log_offline() -> 
     files.room_bytes = None
     again = LogFile.open(files, "a.log")  # a restart recovers
     assert values(again) == [b"0"]
+
+
+def test_a_truncation_that_fails_takes_the_log_offline() -> None:
+    files = Unrepairable()
+    log = log_of(2, 2, files=files)
+    files.room_bytes = 0
+    with pytest.raises(LogOffline, match="could not be cut to"):
+        log.truncate(2)
+    assert values(log) == [b"0", b"1", b"2", b"3"]
+    with pytest.raises(LogOffline, match="offline until a restart"):
+        log.append(small_batch(b"x"))
+
+
+@each_case(("offset", "flushed_offset"), [(0, 0), (3, 2)])
+def test_a_truncation_whose_flush_fails_counts_no_more_as_flushed(offset: int, flushed_offset: int) -> None:
+    files = MemoryFiles()
+    log = log_of(2, files=files)
+    log.flush()
+    log.append(small_batch(b"2"))
+    log.append(small_batch(b"3"))
+    files.fsync_error = OSError(errno.EIO, "input/output error")
+    with pytest.raises(LogOffline):
+        log.truncate(offset)
+    assert (log.log_end_offset, log.flushed_offset) == (offset, flushed_offset)
 
 
 def test_a_restart_after_a_failed_flush_reads_the_disk_and_not_the_page_cache() -> None:
