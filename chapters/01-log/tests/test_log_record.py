@@ -19,6 +19,8 @@ from minibroker.log.record import (
 )
 from minibroker.log.varint import encode_varint
 
+SMALLEST = b"\x0c\x00\x00\x00\x01\x01\x00"  # a record of length 6: no key, no value, no headers
+
 
 def encode(given_records: list[Record]) -> bytes:
     return b"".join(
@@ -118,6 +120,7 @@ def test_a_header_key_that_is_not_utf_8_is_shown_with_replacements_as_kafka_does
 def test_offset_deltas_of_every_length_come_back(delta: int) -> None:
     data = encode_record(offset_delta=delta, timestamp_delta=-delta, key=b"k" * 100, value=b"v" * 9000)
     assert decode(data) == [Record(delta, -delta, b"k" * 100, b"v" * 9000)]
+    assert list(scan_records(data, count=1)) == [(0, len(data), -delta, delta, b"k" * 100, True)]
 
 
 def test_a_negative_count_is_refused() -> None:
@@ -137,11 +140,11 @@ def test_the_lengths_of_the_first_records_tell_whether_the_count_can_be_right() 
             with pytest.raises(InvalidRecord, match=f"the header says {wrong} records"):
                 follow_lengths(bytes(position) + data, position, count=wrong, count_max=100)
     # After the records whose lengths are followed there must be room for the others, which may be as small as can be.
-    least = encode_record(offset_delta=0, timestamp_delta=0, key=None, value=None)
-    assert len(least) == RECORD_BYTES_MIN
-    follow_lengths(least * 10, 0, count=10, count_max=3)
+    assert encode_record(offset_delta=0, timestamp_delta=0, key=None, value=None) == SMALLEST
+    assert len(SMALLEST) == RECORD_BYTES_MIN
+    follow_lengths(SMALLEST * 10, 0, count=10, count_max=3)
     with pytest.raises(InvalidRecord, match="the header says 11 records"):
-        follow_lengths(least * 10, 0, count=11, count_max=3)
+        follow_lengths(SMALLEST * 10, 0, count=11, count_max=3)
 
 
 @given(records())
@@ -154,13 +157,24 @@ def test_a_scan_tells_where_each_record_is_and_whose_it_is(generated: list[Recor
     ]
 
 
-@each_case("data", [b"\x00" * 9, framed(b"\x00\x00\x00\x03x\x01\x00"), framed(b"\x00\x00\x00\x01"), b"\xff" * 20])
-def test_a_scan_refuses_records_that_contradict_their_length(data: bytes) -> None:
+@each_case(
+    ("data", "count"),
+    [
+        (b"\x00" * 9, 1),
+        (framed(b"\x00\x00\x00\x03x\x01\x00"), 1),
+        (framed(b"\x00\x00\x00\x01"), 1),
+        (framed(b"\x00\x00\x00\x01") + SMALLEST, 2),  # the first ends before the length of its value
+        (b"\x0d" + SMALLEST[1:], 1),  # a record of length -7
+        (SMALLEST + b"\x00", 1),
+        (b"\xff" * 20, 1),
+    ],
+)
+def test_a_scan_refuses_records_that_contradict_their_length(data: bytes, count: int) -> None:
     with pytest.raises(InvalidRecord):
-        list(scan_records(data, count=1))
+        list(scan_records(data, count=count))
 
 
-@each_case("data", [b"\x00" * 9, b"\x0b" * 9, b"\x0a" * 9, b"\xff" * 9, b"\x80", b""])
+@each_case("data", [b"\x00" * 9, b"\x0b" * 9, b"\x0a" * 9, b"\x0a" * 18, b"\xff" * 9, b"\x80", b""])
 def test_lengths_that_no_record_has_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidRecord):
         follow_lengths(data, 0, count=3, count_max=16)
