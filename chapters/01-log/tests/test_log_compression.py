@@ -2,7 +2,9 @@
 
 import gzip
 import importlib
+import itertools
 import tracemalloc
+from collections.abc import Callable
 from types import ModuleType
 
 import cramjam
@@ -14,7 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_cases import each_case
 
-from minibroker.log.compression import Compression, compress, decompress
+from minibroker.log.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    Compression,
+    compress,
+    decompress,
+    decompressed_bytes_max,
+)
 from minibroker.log.errors import CorruptBatch, LogError, RecordsTooLarge, UnsupportedCompressionType
 
 COMPRESSED = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
@@ -80,12 +88,29 @@ def test_a_bomb_costs_no_more_than_the_limit(codec: Compression) -> None:
         tracemalloc.stop()
 
 
-@each_case("codec", COMPRESSED)
-def test_exactly_the_limit_is_allowed(codec: Compression) -> None:
-    data = bytes(range(256)) * 1000
+@each_case(("codec", "count"), itertools.product(COMPRESSED, (1, 65_536, 65_537, 256_000)))
+def test_exactly_the_limit_is_allowed(codec: Compression, count: int) -> None:
+    data = (bytes(range(256)) * 1000)[:count]
     assert decompress(codec, compress(codec, data), bytes_max=len(data)) == data
     with pytest.raises(RecordsTooLarge):
         decompress(codec, compress(codec, data), bytes_max=len(data) - 1)
+
+
+@each_case(
+    ("codec", "compress_best"),
+    [
+        (Compression.GZIP, lambda data: gzip.compress(data, 9)),
+        (Compression.SNAPPY, snappy.compress),
+        (Compression.LZ4, lambda data: lz4.frame.compress(data, block_size=lz4.frame.BLOCKSIZE_MAX4MB)),
+        (Compression.ZSTD, zstandard.ZstdCompressor(level=19).compress),
+    ],
+)
+def test_no_codec_compresses_better_than_the_most_that_is_reckoned_with(
+    codec: Compression, compress_best: Callable[[bytes], bytes]
+) -> None:
+    count = len(compress_best(bytes(BOMB_BYTES)))
+    assert BOMB_BYTES <= decompressed_bytes_max(codec, count) < 1.1 * BOMB_BYTES
+    assert decompressed_bytes_max(codec, DECOMPRESSED_BYTES_MAX) == DECOMPRESSED_BYTES_MAX
 
 
 def test_a_snappy_block_that_claims_more_than_it_can_hold_is_refused() -> None:
@@ -99,9 +124,10 @@ def test_a_snappy_block_that_claims_more_than_it_can_hold_is_refused() -> None:
 def test_a_xerial_block_longer_than_what_is_left_is_refused() -> None:
     compressed = bytearray(compress(Compression.SNAPPY, b"hello"))
     left = len(compressed) - 20
-    compressed[16:20] = (left + 1).to_bytes(4, "big")
-    with pytest.raises(CorruptBatch, match=f"claims {left + 1} bytes, but {left} follow"):
-        decompress(Compression.SNAPPY, bytes(compressed))
+    for wrong in (left + 1, -1):
+        compressed[16:20] = wrong.to_bytes(4, "big", signed=True)
+        with pytest.raises(CorruptBatch, match=f"claims {wrong} bytes, but {left} follow"):
+            decompress(Compression.SNAPPY, bytes(compressed))
 
 
 @each_case("codec", COMPRESSED)
