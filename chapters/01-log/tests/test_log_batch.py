@@ -22,11 +22,12 @@ from minibroker.log.batch import (
     TimestampType,
     batches,
     check_crc,
+    encode_batch,
     read_header,
     stamp,
     stamp_log_append_time,
 )
-from minibroker.log.checks import check_counts
+from minibroker.log.checks import check_counts, check_whole
 from minibroker.log.compression import Compression
 from minibroker.log.errors import CorruptBatch, InvalidRecord, LogError, RecordsTooLarge, UnsupportedCompressionType
 from minibroker.log.record import Record
@@ -67,12 +68,14 @@ def test_a_header_has_the_builders_values(
 
 
 def test_a_builder_knows_its_size_and_may_leave_gaps() -> None:
-    builder = BatchBuilder(base_offset=10)
+    builder = BatchBuilder(base_offset=10, leader_epoch=3)
     assert builder.append(timestamp=5, key=None, value=b"a") == 10
     assert builder.append(timestamp=4, key=None, value=b"b", offset=17) == 17
+    assert builder.append(timestamp=4, key=None, value=b"c") == 18
     assert builder.size == len(builder.build())
-    assert [record.offset for record in Batch(builder.build()).records()] == [10, 17]
-    assert read_header(builder.build()).last_offset == 17
+    assert [record.offset for record in Batch(builder.build()).records()] == [10, 17, 18]
+    header = read_header(builder.build())
+    assert (header.last_offset, header.next_offset, header.leader_epoch) == (18, 19, 3)
 
 
 def test_a_batch_of_ten_thousand_records_comes_back() -> None:
@@ -133,6 +136,9 @@ def test_log_append_time_renews_the_checksum_and_touches_no_record(
     assert read_header(batch).timestamp_type is TimestampType.LOG_APPEND_TIME
     assert {record.timestamp for record in Batch(batch).records()} == {now_ms}
     assert read_header(batch).compression == codec
+    stamped = bytes(batch)
+    stamp_log_append_time(batch, timestamp=now_ms)
+    assert bytes(batch) == stamped
 
 
 def test_log_append_time_without_a_new_checksum_would_be_refused() -> None:
@@ -186,6 +192,11 @@ def test_a_batch_cut_off_after_whole_ones_is_left_out() -> None:
         assert len(list(batches(whole + small_batch(b"c")[:cut]))) == 2
 
 
+def test_a_batch_whose_records_were_all_removed_still_counts() -> None:
+    emptied = encode_batch(read_header(small_batch(b"a", b"b"))._replace(record_count=0), b"")
+    assert [(batch.header.next_offset, list(batch.records())) for batch in batches(emptied * 2)] == [(2, [])] * 2
+
+
 def test_damage_between_batches_is_an_error_and_no_end() -> None:
     found = batches(small_batch(b"a") + bytes(100) + small_batch(b"b"))
     assert next(found).header.record_count == 1
@@ -198,6 +209,8 @@ def test_a_batch_is_read_at_any_position() -> None:
     found = Batch(b"xyz" + batch + b"tail", 3)
     found.check_crc()
     assert [record.value for record in found.records()] == [b"a", b"b"]
+    with pytest.raises(CorruptBatch, match=f"only 4 of {HEADER_SIZE} header bytes"):
+        Batch(b"xyz" + batch + b"tail", 3 + len(batch))
 
 
 def test_a_checksum_covers_the_batch_at_its_position_and_no_more() -> None:
@@ -254,8 +267,9 @@ def test_a_wrong_length_is_refused_without_allocating(length: int) -> None:
 def test_another_magic_is_refused_by_name(magic: int) -> None:
     batch = small_batch(b"a")
     struct.pack_into(">b", batch, CRC_AT - 1, magic)
-    with pytest.raises(CorruptBatch, match=f"magic {magic}, but only 2"):
-        read_header(batch)
+    for refuse in (read_header, check_whole):
+        with pytest.raises(CorruptBatch, match=f"magic {magic}, but only 2"):
+            refuse(batch)
 
 
 def test_an_unassigned_codec_is_refused_by_number() -> None:
