@@ -8,6 +8,7 @@ from partitions_broker import NOW_MS, MemoryBroker, batch, produce_request
 
 from minibroker.log.batch import ATTRIBUTES_AT, CRC_AT, HEADER_SIZE, Batch, encode_batch, read_header
 from minibroker.log.compression import Compression
+from minibroker.partitions.admission import Origin
 from minibroker.partitions.errors import Disconnect
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
@@ -53,6 +54,9 @@ def test_log_append_time_is_the_brokers_clock(broker: MemoryBroker) -> None:
     assert answer.log_append_time_ms == NOW_MS + 5
     (record,) = Batch(broker.fetch("stamped").records).records()
     assert record.timestamp == NOW_MS + 5
+    # The producer's own time may be anything.
+    ahead = batch(b"a", timestamp=NOW_MS + 10**9)
+    assert broker.produce("stamped", ahead).log_append_time_ms == NOW_MS
 
 
 def test_acks_0_is_not_answered(broker: MemoryBroker) -> None:
@@ -159,24 +163,46 @@ def test_a_producer_may_set_neither_offset_nor_append_time_nor_transaction(broke
     assert broker.produce("orders", sent).error_code == ErrorCode.INVALID_RECORD
     assert broker.produce("orders", sealed(batch(b"a"), codec=0b1000)).error_code == ErrorCode.INVALID_TIMESTAMP
     assert broker.produce("orders", sealed(batch(b"a"), codec=0b10000)).error_code == ErrorCode.INVALID_TXN_STATE
+    sent[:8] = bytes(b"\xff") * 8
+    assert broker.produce("orders", sent).error_code == ErrorCode.INVALID_RECORD
+
+
+def test_control_batches_are_written_by_a_coordinator_only_and_their_sequence_is_not_checked(
+    broker: MemoryBroker,
+) -> None:
+    control = batch(b"a", is_control=True, producer_id=5, producer_epoch=0, base_sequence=9)
+    for attributes in (0, 0b10000):  # transactional or not
+        sent = sealed(bytearray(control), codec=attributes)
+        assert broker.produce("orders", sent).error_code == ErrorCode.INVALID_RECORD
+        partition, view = broker.store.partition("orders", 0), memoryview(sent)
+        end = partition.log_end_offset
+        appended = partition.append(view, acks=-1, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+        assert appended.base_offset == end
 
 
 def test_validate_records_makes_the_broker_check_every_record() -> None:
     broker = MemoryBroker(minibroker_validate_records="true")
     broker.create("orders")
+    broker.create("table", cleanup_policy="compact")
     header = read_header(batch(b"a"))
     lie = encode_batch(header._replace(record_count=5, last_offset_delta=4), batch(b"a")[HEADER_SIZE:])
     garbage = encode_batch(header, batch(b"a")[HEADER_SIZE:] + b"and more")
     plain = sealed(batch(b"a"), codec=Compression.GZIP)
-    for sent in (lie, garbage, plain):
-        code = broker.produce("orders", sent).error_code
-        assert code in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
+    two = batch(b"a", b"b")
+    two[HEADER_SIZE + (len(two) - HEADER_SIZE) // 2 + 3] += 2  # the offset delta of the second record is 2
+    gap = sealed(two, codec=Compression.NONE)
+    for topic in ("orders", "table"):
+        for name, sent in {"count": lie, "garbage": garbage, "not compressed": plain, "gap": gap}.items():
+            with case(f"{name}, {topic}"):
+                code = broker.produce(topic, sent).error_code
+                assert code in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
     assert broker.produce("orders", batch(b"a")).error_code == ErrorCode.NONE
 
 
 def test_an_unknown_codec_is_refused_by_name(broker: MemoryBroker) -> None:
-    sent = sealed(batch(b"a"), codec=6)
-    assert broker.produce("orders", sent).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    for codec in (5, 6, 7):
+        sent = sealed(batch(b"a"), codec=codec)
+        assert broker.produce("orders", sent).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, codec
 
 
 def test_zstd_needs_version_7(broker: MemoryBroker) -> None:
@@ -188,7 +214,10 @@ def test_zstd_needs_version_7(broker: MemoryBroker) -> None:
 def test_a_batch_above_max_message_bytes_is_too_large_and_the_next_smaller_one_is_not(broker: MemoryBroker) -> None:
     sent = batch(b"x" * 100)
     broker.create("small", max_message_bytes=str(len(sent)))
-    assert broker.produce("small", batch(b"x" * 101)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    too_large = batch(b"x" * 101)
+    assert broker.produce("small", too_large).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    too_large[-1] ^= 1  # the size is checked before the checksum
+    assert broker.produce("small", too_large).error_code == ErrorCode.MESSAGE_TOO_LARGE
     assert broker.produce("small", sent).error_code == ErrorCode.NONE
 
 
@@ -217,8 +246,11 @@ def test_a_timestamp_too_far_ahead_is_refused_and_its_record_named(broker: Memor
 
 def test_a_timestamp_too_old_is_refused_where_the_topic_says_so(broker: MemoryBroker) -> None:
     broker.create("fresh", message_timestamp_before_max_ms="1000")
-    assert broker.produce("fresh", batch(b"a", timestamp=NOW_MS - 1001)).error_code == ErrorCode.INVALID_TIMESTAMP
+    answer = broker.produce("fresh", batch(b"a", b"b", timestamp=NOW_MS - 1001))
+    assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert [error.batch_index for error in answer.record_errors] == [0]
     assert broker.produce("fresh", batch(b"a", timestamp=NOW_MS - 1000)).error_code == ErrorCode.NONE
+    assert broker.produce("fresh", batch(b"without a time", timestamp=-1)).error_code == ErrorCode.NONE
     assert broker.produce("orders", batch(b"a", timestamp=0)).error_code == ErrorCode.NONE
 
 

@@ -126,7 +126,7 @@ def rules_of(config: TopicConfig, producers: ProducerStates) -> list[Rule]:
         )
     if config.log_config.compacts:
         rules.append(has_keys)
-    elif config.is_validating_records:
+    if config.is_validating_records:
         rules.append(has_sound_records)
     return [*rules, is_next(producers)]
 
