@@ -96,6 +96,8 @@ def test_a_batch_without_a_producer_passes_and_leaves_nothing() -> None:
     builder.append(timestamp=0, key=None, value=b"v")
     assert partition.send(builder.build()) == 0
     assert partition.known() == {}
+    # The id 0 is a producer's.
+    assert [partition.send(batch(0, producer=0)), partition.send(batch(0, producer=0))] == [1, Duplicate(1, 1, 1000)]
 
 
 def test_sequences_follow_each_other_by_the_number_of_records() -> None:
@@ -135,6 +137,10 @@ def test_an_unknown_producer_may_begin_with_any_sequence_in_a_log_that_has_had_r
     partition.send(batch(0, producer=2))
     assert partition.send(batch(77, epoch=5)) == 1
     assert partition.send(batch(79, epoch=5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    # After a clean close no batch is read again, but the log has had records.
+    partition.log.close()
+    partition = Partition(partition.files, is_clean=True)
+    assert (partition.replayed, partition.send(batch(4, producer=5))) == (0, 2)
     # Records that have been deleted count as well, also after a restart.
     partition.log.truncate_fully_and_start_at(2)
     assert partition.send(batch(5, producer=3)) == 2
@@ -199,18 +205,22 @@ def test_what_was_checked_but_not_written_leaves_no_trace() -> None:
 
 def test_a_marker_ends_the_transaction_and_brings_its_epoch() -> None:
     partition = Partition()
-    partition.send(batch(0, 2, txn=True))
+    partition.send(batch(0, 2, txn=True, now_ms=900))
     state = partition.producers.producers[PRODUCER]
     assert state.current_txn_first_offset == 0
-    partition.send(batch(2, txn=True))
+    partition.send(batch(2, txn=True, now_ms=900))
     assert state.current_txn_first_offset == 0
     assert partition.send(marker(epoch=0)) == 3
-    assert (state.current_txn_first_offset, state.last_sequence) == (-1, 2)
+    assert (state.current_txn_first_offset, state.last_sequence, state.timestamp) == (-1, 2, 1000)
+    assert partition.producers.last_markers() == set()
     partition.send(marker(epoch=1))
     assert (state.epoch, state.last_sequence) == (1, -1)
+    assert partition.producers.last_markers() == {(PRODUCER, 1)}
     assert partition.send(marker(epoch=0)) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert partition.send(batch(3, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert partition.send(batch(0, epoch=1)) == 5
+    # A marker has no sequence, so a producer may also begin with one.
+    assert Partition().send(marker(epoch=0)) == 0
 
 
 def test_a_silent_producer_is_forgotten_unless_it_is_in_a_transaction() -> None:
@@ -247,6 +257,16 @@ def test_a_snapshot_is_kafkas_byte_for_byte() -> None:
         )
     )
     assert encode_snapshot({PRODUCER: state}).hex() == (struct.pack(">hI", 1, crc32c(body)) + body).hex()
+
+
+def test_a_snapshot_has_all_of_a_producer_but_its_earlier_batches() -> None:
+    state = ProducerState(coordinator_epoch=7)
+    for sequence in range(2):
+        state.update(header_of(batch(sequence, epoch=2, txn=True), base_offset=sequence))
+    again = decode_snapshot(encode_snapshot({PRODUCER: state}))[PRODUCER]
+    assert again.batches == state.batches[-1:]
+    found = (again.epoch, again.timestamp, again.coordinator_epoch, again.current_txn_first_offset)
+    assert found == (2, 1000, 7, 0)
 
 
 def test_a_snapshot_without_producers_is_ten_bytes() -> None:
@@ -335,6 +355,34 @@ def test_a_damaged_snapshot_is_passed_over_for_an_older_one() -> None:
     assert again.replayed == 40 - older
     assert again.known() == partition.known()
     assert newest not in again.snapshots()
+
+
+def test_a_snapshot_beyond_the_end_of_the_log_is_removed_for_good() -> None:
+    """The log has lost the records before it. Other records will take their offsets."""
+    partition = filled()
+    partition.files.open(f"{DIRECTORY}/{100:020}.snapshot").pwrite(encode_snapshot({}), 0)
+    partition.files.fsync_directory(DIRECTORY)
+    again = Partition(partition.files)
+    assert again.known() == partition.known()
+    partition.files.crash()
+    assert 100 not in again.snapshots()
+
+
+def test_a_snapshot_above_the_limit_of_its_owner_is_not_loaded() -> None:
+    partition = filled()
+    older = partition.snapshots()[-2]
+    producers = ProducerStates(partition.files, DIRECTORY)
+    producers.snapshot_max = lambda recovery_point: recovery_point
+    assert producers.restore(log_start_offset=0, log_end_offset=40, recovery_point=older + 1) == older
+    assert producers.snapshot_offset == older
+    assert max(state.last_offset for state in producers.producers.values()) == older - 1
+
+
+def test_a_file_whose_name_is_no_offset_is_no_snapshot() -> None:
+    partition = filled()
+    for name in ("7.snapshot", f"{'x' * 20}.snapshot"):
+        partition.files.open(f"{DIRECTORY}/{name}")
+    assert Partition(partition.files, log_start_offset=1).known() == partition.known()
 
 
 def test_a_full_disk_costs_a_snapshot_and_not_the_log() -> None:
