@@ -23,7 +23,7 @@ from minibroker.partitions.produce import Produce
 from minibroker.partitions.producer_ids import InitProducerId
 from minibroker.partitions.registry import Deferred, Registry, Reply, Session
 from minibroker.partitions.store import METADATA, Store
-from minibroker.partitions.waiting import Waiting
+from minibroker.partitions.waiting import Turn, Waiting
 from minibroker.partitions.without_groups import WithoutGroups
 from minibroker.replication.records import PartitionChangeRecord
 from minibroker.segments.directory import DataDirectory
@@ -64,6 +64,8 @@ class MemoryBroker:
         self.files = files or MemoryFiles()
         self.config = NodeConfig({name.replace("_", "."): value for name, value in settings.items()})
         self.waiting: Waiting[Response] = Waiting()
+        self.turns: list[Turn] = []
+        self.waiting.on_turn = lambda _parked, turn: self.turns.append(turn)
         self.data = DataDirectory(self.files, "data", more_checkpoints=self.more_checkpoints)
         log = self.data.open_log(METADATA, METADATA_LOG_CONFIG)
         self.authority = Voter(log, cluster_id="in-memory", clock=lambda: NOW_MS)
@@ -170,6 +172,14 @@ class MemoryBroker:
             now_ms=0,
         )
         return responses
+
+    def take_turns(self, count: int) -> None:
+        """Let the requests that are handled in slices go on, as a server does in each turn of its event loop."""
+        for _ in range(count):
+            for turn in self.turns:
+                turn.is_due = True
+                self.waiting.wake(turn)
+            self.waiting.settle()
 
     # Records ----------------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ def test_an_offset_inside_a_batch_gives_the_batch_that_contains_it(broker: Memor
 def test_the_end_of_the_log_gives_nothing_and_beyond_it_is_out_of_range(broker: MemoryBroker) -> None:
     at_end = broker.fetch("orders", 5)
     assert (at_end.error_code, len(at_end.records)) == (ErrorCode.NONE, 0)
+    assert broker.fetch("orders", 5, min_bytes=1).error_code == ErrorCode.NONE  # without a time there is no wait
     assert broker.fetch("orders", 6).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert broker.fetch("orders", -1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -122,19 +123,13 @@ def test_the_broker_has_a_limit_of_its_own() -> None:
 def test_an_unknown_partition_or_topic_is_an_error_of_its_own(broker: MemoryBroker) -> None:
     assert broker.fetch("orders", partition=9).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert broker.fetch("nowhere").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    request = FetchRequest(
-        max_wait_ms=0,
-        min_bytes=0,
-        topics=[
-            FetchTopic(
-                topic_id=b"x" * 16,
-                partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100)],
-            )
-        ],
-    )
-    (topic,) = broker.ask(request, 13).responses
-    assert topic.topic_id == b"x" * 16
-    assert topic.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    topic_ids = [b"x" * 16, b"y" * 16, broker.authority.image.topics["orders"].topic_id]
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100)
+    topics = [FetchTopic(topic_id=topic_id, partitions=[wanted]) for topic_id in topic_ids]
+    answers = broker.ask(FetchRequest(max_wait_ms=0, min_bytes=0, topics=topics), 13).responses
+    assert [topic.topic_id for topic in answers] == topic_ids
+    codes = [it.error_code for topic in answers for it in topic.partitions]
+    assert codes == [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.NONE]
 
 
 def test_the_leader_epoch_of_a_request_must_be_the_partitions(broker: MemoryBroker) -> None:
@@ -147,11 +142,19 @@ def test_the_leader_epoch_of_a_request_must_be_the_partitions(broker: MemoryBrok
     replica.leader_epoch = 3
     past = broker.fetch("orders", current_leader_epoch=2)
     assert past.error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert not past.records
     assert past.current_leader.leader_id == 1
 
 
 def test_a_node_that_is_no_replica_gets_nothing(broker: MemoryBroker) -> None:
     assert broker.fetch("orders", replica_id=2).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_read_committed_consumer_gets_a_list_of_aborted_transactions_and_another_one_gets_none(
+    broker: MemoryBroker,
+) -> None:
+    assert broker.fetch("orders", isolation_level=1).aborted_transactions == []
+    assert broker.fetch("orders", isolation_level=0).aborted_transactions is None
 
 
 # Waiting --------------------------------------------------------------------------------------------------------------
@@ -226,6 +229,23 @@ def test_a_deleted_topic_answers_the_fetches_that_wait_for_it(broker: MemoryBrok
     broker.delete("orders")
     broker.waiting.settle()
     assert responses[0].responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+# Very many partitions -------------------------------------------------------------------------------------------------
+
+
+def test_the_limits_of_a_fetch_hold_over_all_its_slices(broker: MemoryBroker) -> None:
+    broker.create("many", 600)
+    for index in (0, 599):
+        broker.produce("many", batch(b"x" * 100), partition=index)
+    request = fetch_request("many", max_bytes=BATCH_BYTES + 10)
+    request.topics[0].partitions = [
+        FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1000) for index in range(600)
+    ]
+    responses = broker.wait_for(request, 12)
+    broker.take_turns(3)
+    found = [it for topic in responses[0].responses for it in topic.partitions]
+    assert [(it.partition_index, len(it.records)) for it in found if it.records] == [(0, BATCH_BYTES)]
 
 
 # Sessions -------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ other nodes; partitions whose leader is another node, or that have none."""
 from typing import Any
 
 import pytest
-from partitions_broker import NOW_MS, TICKS_MS, MemoryBroker, batch, fetch_request
+from partitions_broker import NOW_MS, TICKS_MS, MemoryBroker, batch, fetch_request, produce_request
 
 from minibroker.log.batch import batches
 from minibroker.log.interfaces import FileSlice
@@ -16,15 +16,18 @@ from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
 from minibroker.metadata.records import decode_record
-from minibroker.partitions.partition import ANY_NODE, LocalPartition, Reader, SoleReplica
+from minibroker.partitions.fetch import Fetch
+from minibroker.partitions.partition import ANY_NODE, EpochEnd, LocalPartition, LogEnd, Reader, SoleReplica
 from minibroker.partitions.producers import ProducerStates
-from minibroker.partitions.registry import Answer, Call
+from minibroker.partitions.registry import Answer, Call, Session
 from minibroker.partitions.store import METADATA, Store
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.headers import RequestHeader
 from minibroker.wire.tables.describe_cluster import DescribeClusterRequest
 from minibroker.wire.tables.fetch import (
     FetchableTopicResponse,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
     PartitionData,
@@ -44,6 +47,7 @@ class Replicated(SoleReplica):
         super().__init__(*arguments, copied_by=ANY_NODE, **named)
         self.readers: list[Reader] = []
         self.watermark: int | None = None
+        self.diverging: EpochEnd | None = None
 
     @property
     def high_watermark(self) -> int:
@@ -53,6 +57,9 @@ class Replicated(SoleReplica):
         # As a leader with one follower does, which has the records before the offset that it fetches.
         self.readers.append(reader)
         self.watermark = offset
+
+    def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
+        return self.diverging
 
     def epoch_of(self, offset: int) -> int:
         return 100 - offset
@@ -146,8 +153,10 @@ def test_a_partition_that_is_moved_away_is_closed_and_deleted_and_can_come_back_
     assert partition.is_deleted
     assert not any(name.startswith("orders-1") for name in cluster.files.list("data"))
     # A client that asks this node is told the new leader.
-    answer = cluster.produce("orders", batch(b"b"), partition=1)
+    response = cluster.ask(produce_request("orders", batch(b"b"), partition=1))
+    answer = response.responses[0].partition_responses[0]
     assert (answer.error_code, answer.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
+    assert [(it.node_id, it.host) for it in response.node_endpoints] == [(2, "host-2")]
     cluster.change("orders", 1, replicas=[1, 2], isr=[2])
     assert cluster.told[1:] == [(ORDERS_1, None, cluster.partition_image(ORDERS_1))]
     assert cluster.end("orders", 1) == 0
@@ -193,7 +202,7 @@ def by_replica(version: int, **wanted: Any) -> FetchRequest:
 
 
 def test_a_fetch_by_a_replica_names_the_node_its_epoch_and_the_start_of_its_log(cluster: Cluster) -> None:
-    for version in (5, 12, 16):
+    for version in (5, 12, 14, 15, 16):
         request = by_replica(version)
         if version >= 13:
             request.topics[0].topic = ""
@@ -212,6 +221,66 @@ def test_the_retry_of_a_replicas_waiting_fetch_is_marked(cluster: Cluster) -> No
     cluster.waiting.settle()
     assert [reader.is_retry for reader in cluster.replica(ORDERS_0).readers] == [False, True]
     assert len(answers) == 1
+
+
+def test_a_replicas_fetch_of_very_many_partitions_is_tried_again_when_one_changes_and_the_retry_is_marked(
+    cluster: Cluster,
+) -> None:
+    cluster.create("many", 600, replicas=[1, 2])
+    request = by_replica(12, topic="many", min_bytes=1, max_wait_ms=500)
+    request.topics[0].partitions = [
+        FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1000) for index in range(600)
+    ]
+    answers = cluster.wait_for(request, 12)
+    cluster.take_turns(10)
+    assert answers == []
+    cluster.produce("many", batch(b"a"), partition=599)
+    cluster.take_turns(10)
+    assert len(answers) == 1
+    readers = cluster.replica(TopicPartition("many", 599)).readers
+    assert [reader.is_retry for reader in readers] == [False, True]
+
+
+def test_a_replicas_fetch_waits_for_the_end_of_the_log_and_a_consumers_for_the_high_watermark(
+    cluster: Cluster,
+) -> None:
+    for name, replica_id, key, other in (
+        (ORDERS_0, 2, LogEnd(ORDERS_0), ORDERS_0),
+        (ORDERS_1, -1, ORDERS_1, LogEnd(ORDERS_1)),
+    ):
+        request = fetch_request(name.topic, partition=name.partition, min_bytes=1, max_wait_ms=500)
+        request.replica_id = replica_id
+        answers = cluster.wait_for(request, 12)
+        cluster.store.partition(*name).log.append(batch(b"a"))
+        for woken, count in ((other, 0), (key, 1)):
+            cluster.waiting.wake(woken)
+            cluster.waiting.settle()
+            assert len(answers) == count, (name, woken)
+
+
+def test_a_follower_whose_log_diverges_is_told_where_at_once_and_gets_no_records(cluster: Cluster) -> None:
+    cluster.produce("orders", batch(b"a"))
+    cluster.replica(ORDERS_0).diverging = EpochEnd(3, 1)
+    request = by_replica(12, last_fetched_epoch=4, min_bytes=1000, max_wait_ms=500)
+    (answer,) = cluster.ask(request, 12).responses[0].partitions
+    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (3, 1)
+    assert not answer.records
+    assert cluster.replica(ORDERS_0).readers == []
+    # A follower that names no epoch is not compared.
+    (answer,) = cluster.ask(by_replica(12), 12).responses[0].partitions
+    assert answer.records
+
+
+def test_a_node_makes_sure_that_it_leads_before_it_tells_a_consumer_that_an_offset_is_out_of_range(
+    cluster: Cluster,
+) -> None:
+    asked: list[int] = []
+    handler = Fetch(cluster.store, bytes_max=1000, check_leading=lambda: asked.append(1))
+    consumer, replica, in_range = fetch_request("orders", 9), by_replica(12, offset=9), fetch_request("orders")
+    for request, count in ((consumer, 1), (replica, 0), (in_range, 0)):
+        asked.clear()
+        handler(Call(request, 12, RequestHeader(1, 12, 1, None), NOW_MS, Session("test")))
+        assert len(asked) == count
 
 
 def test_a_consumers_fetch_is_not_reported_as_a_followers(cluster: Cluster) -> None:
@@ -287,6 +356,24 @@ def test_a_node_that_fetches_from_the_wrong_node_is_told_the_leader(with_metadat
     assert (answer.error_code, answer.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
+def test_since_version_16_the_leaders_address_comes_along_also_in_slices(cluster: Cluster) -> None:
+    cluster.create("few", replicas=[3, 2])
+    cluster.create("many", 600, replicas=[3, 2])
+    for topic, count in (("few", 1), ("many", 600)):
+        request = fetch_request("")
+        request.topics[0].topic_id = cluster.authority.image.topics[topic].topic_id
+        request.topics[0].partitions = [
+            FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1000) for index in range(count)
+        ]
+        if count == 1:
+            response = cluster.ask(request, 16)
+        else:
+            responses = cluster.wait_for(request, 16)
+            cluster.take_turns(3)
+            (response,) = responses
+        assert [(it.node_id, it.host) for it in response.node_endpoints] == [(3, "host-3")], topic
+
+
 # Epochs ---------------------------------------------------------------------------------------------------------------
 
 
@@ -308,6 +395,26 @@ def test_an_offset_comes_with_the_epoch_of_its_record(cluster: Cluster) -> None:
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="orders", partitions=[wanted])])
         found = cluster.ask(request, 8).topics[0].partitions[0]
         assert (found.offset, found.leader_epoch) == (offset, epoch), f"timestamp {timestamp}"
+
+
+def test_a_reader_for_debugging_is_told_the_end_of_the_log_and_nothing_else_that_others_are_not(
+    cluster: Cluster,
+) -> None:
+    """It asks any replica for its end, so the epoch of the request is not looked at."""
+    cluster.produce("orders", batch(b"a", b"b", b"c"))
+    cluster.replica(ORDERS_0).watermark = 1
+    for replica_id, timestamp, epoch, expected in (
+        (-1, -1, -1, (ErrorCode.NONE, 1, 0)),
+        (-2, -1, -1, (ErrorCode.NONE, 3, 98)),
+        (-2, -1, 7, (ErrorCode.NONE, 3, 98)),
+        (-2, -2, -1, (ErrorCode.NONE, 0, 100)),
+        (-2, -2, 7, (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)),
+    ):
+        wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp, current_leader_epoch=epoch)
+        topics = [ListOffsetsTopic(name="orders", partitions=[wanted])]
+        found = cluster.ask(ListOffsetsRequest(replica_id=replica_id, topics=topics), 8).topics[0].partitions[0]
+        case = (replica_id, timestamp, epoch)
+        assert (found.error_code, found.offset, found.leader_epoch) == expected, case
 
 
 # What clients learn ---------------------------------------------------------------------------------------------------
