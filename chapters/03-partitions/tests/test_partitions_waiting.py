@@ -49,9 +49,19 @@ def test_a_watcher_is_told_of_every_change_until_it_has_seen_enough() -> None:
     shelf.put("y")
     assert seen == ["x", "x"]
     assert len(shelf.waiting) == 0
+
+    def once() -> None:
+        seen.append("once")
+        shelf.waiting.unwatch("x", once)
+
+    # A watcher may end its watch while it is called, and does not end another one's.
+    shelf.waiting.watch("x", once)
+    shelf.put("x")
+    shelf.put("x")
+    assert seen == ["x", "x", "x", "once", "x"]
     shelf.waiting.unwatch("x", watcher)
     shelf.put("x")
-    assert seen == ["x", "x"]
+    assert len(seen) == 5
 
 
 def test_an_attempt_without_an_answer_waits_longer() -> None:
@@ -170,6 +180,20 @@ def test_an_exception_in_one_attempt_does_not_reach_other_waits() -> None:
     assert shelf.answers == ["good: 1"]
     assert [str(error) for error in failures] == ["a bug"]
     assert len(shelf.waiting) == 0
+    # The same holds at the deadline.
+    wait: Wait[str] = Wait("x", 100, lambda: None, lambda: str(1 // 0))
+    shelf.waiting.park(wait, shelf.answers.append, now_ms=0, fail=failures.append)
+    shelf.ask("late", "y")
+    shelf.waiting.expire(100)
+    assert shelf.answers == ["good: 1", "late: too late"]
+    assert len(failures) == 2
+
+
+def test_a_wait_whose_answer_is_turned_into_another_one_is_the_same_wait() -> None:
+    answers: list[str | None] = [None, "ready"]
+    wait = Wait("xy", 100, lambda: answers.pop(0), lambda: "too late", is_blocking=False).then(len)
+    assert (wait.keys, wait.timeout_ms, wait.is_blocking) == ("xy", 100, False)
+    assert [wait.attempt(), wait.attempt(), wait.expire()] == [None, 5, 8]
 
 
 def test_every_wait_is_answered_when_the_broker_stops() -> None:
