@@ -59,11 +59,26 @@ def test_an_address_with_fewer_connections_gets_the_place_that_another_one_used_
     assert hall.enter(Guest(THIRD)).verdict is Verdict.ON_TRIAL
 
 
+def test_neither_a_node_nor_a_trial_leaves_for_another_address() -> None:
+    hall = Hall()
+    node, *clients = hall.fill(ONE, ONE, ONE, ONE)
+    node.session.node_id = 1
+    clients += hall.fill(ONE)
+    trial = Guest(ONE)
+    assert hall.enter(trial).verdict is Verdict.ON_TRIAL
+    for number, it in enumerate(clients):
+        it.since_ms = 10 + number
+    assert hall.enter(Guest(OTHER)) == (Verdict.SERVED, "there are 4 connections (max.connections)", clients[0])
+
+
 def test_one_address_has_a_limit_of_its_own() -> None:
     hall = Hall(per_address_max=2)
-    hall.fill(ONE, ONE)
+    first, _second = hall.fill(ONE, ONE)
     assert hall.enter(Guest(ONE)).reason == "there are 2 connections from 10.0.0.1 (max.connections.per.ip)"
     hall.fill(OTHER)
+    # The connection on trial does not count.
+    hall.places.leave(first)
+    hall.fill(ONE)
 
 
 def test_nodes_take_no_place_of_a_client_and_clients_none_of_a_node() -> None:
@@ -71,7 +86,8 @@ def test_nodes_take_no_place_of_a_client_and_clients_none_of_a_node() -> None:
     hall.fill(ONE, ONE, ONE, ONE)
     for node_id in range(50):
         node = Guest(ONE)
-        assert hall.enter(node).verdict is Verdict.ON_TRIAL
+        entry = hall.enter(node)
+        assert (entry.verdict, entry.leaving) == (Verdict.ON_TRIAL, None)
         assert hall.places.is_on_trial(node)
         node.session.node_id = node_id
         assert node_id % 2 or not hall.places.is_on_trial(node)
@@ -82,10 +98,22 @@ def test_nodes_take_no_place_of_a_client_and_clients_none_of_a_node() -> None:
 def test_a_trial_ends_after_its_time() -> None:
     hall = Hall()
     hall.fill(ONE, ONE, ONE, ONE)
-    client = Guest(ONE)
+    hall.now_ms = 1000
+    client, gone = Guest(ONE), Guest(ONE)
     hall.enter(client)
-    assert hall.places.overdue(TRIAL_MS - 1) == []
-    assert hall.places.overdue(TRIAL_MS) == [client]
+    hall.enter(gone)
+    hall.places.leave(gone)
+    assert hall.places.overdue(1000 + TRIAL_MS - 1) == []
+    assert hall.places.overdue(1000 + TRIAL_MS) == [client]
+
+
+def test_a_connection_beyond_the_limit_is_on_trial_also_if_it_must_log_in_and_if_nobody_has_a_place() -> None:
+    for total_max in (0, 2):
+        hall = Hall(total_max)
+        hall.fill(*[ONE] * total_max)
+        for needs_login in (True, False):
+            guest = Guest(ONE, session=Session("a", needs_login=needs_login))
+            assert hall.enter(guest).verdict is Verdict.ON_TRIAL, (total_max, needs_login)
 
 
 def test_trials_of_one_address_do_not_keep_another_one_from_its_login() -> None:
