@@ -380,9 +380,9 @@ def test_a_snapshot_above_the_limit_of_its_owner_is_not_loaded() -> None:
 
 def test_a_file_whose_name_is_no_offset_is_no_snapshot() -> None:
     partition = filled()
-    for name in ("7.snapshot", f"{'x' * 20}.snapshot"):
+    for name in ("39.snapshot", f"{'x' * 20}.snapshot"):
         partition.files.open(f"{DIRECTORY}/{name}")
-    assert Partition(partition.files, log_start_offset=1).known() == partition.known()
+    assert Partition(partition.files).known() == partition.known()
 
 
 def test_a_full_disk_costs_a_snapshot_and_not_the_log() -> None:
@@ -430,6 +430,10 @@ def test_retention_takes_the_snapshots_of_what_it_deletes_and_no_producer() -> N
     assert partition.snapshots() == partition.bases()
     partition.log.delete_before(start + 1)
     assert partition.snapshots() == partition.bases()[1:]
+    # A start of the log that was noted before a crash has the same effect at the next start.
+    again = filled()
+    expected = [it for it in again.snapshots() if it >= start]
+    assert Partition(again.files, log_start_offset=start).snapshots() == expected
 
 
 def test_a_snapshot_before_the_logs_start_is_not_used() -> None:
