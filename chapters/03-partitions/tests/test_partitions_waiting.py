@@ -181,7 +181,7 @@ def test_an_exception_in_one_attempt_does_not_reach_other_waits() -> None:
     assert [str(error) for error in failures] == ["a bug"]
     assert len(shelf.waiting) == 0
     # The same holds at the deadline.
-    wait: Wait[str] = Wait("x", 100, lambda: None, lambda: str(1 // 0))
+    wait: Wait[str] = Wait("x", 100, lambda: None, lambda: dict[str, str]()["an answer"])
     shelf.waiting.park(wait, shelf.answers.append, now_ms=0, fail=failures.append)
     shelf.ask("late", "y")
     shelf.waiting.expire(100)
