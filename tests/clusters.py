@@ -24,6 +24,7 @@ from typing import Any
 
 from brokers import Broker, eventually
 from clients_stock import READ_S_MAX, admin, bounds, confluent_read
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 from proxy import Exchange, Proxy, Verdict
 
@@ -186,7 +187,15 @@ class Cluster(Processes[Node]):
         new = NewTopic(topic, num_partitions=len(replicas), replica_assignment=[list(it) for it in replicas])
         new.config = named
         client = admin(self.address_of(through))
-        client.create_topics([new])[topic].result(READ_S_MAX)
+        try:
+            client.create_topics([new])[topic].result(READ_S_MAX)
+        except KafkaException as error:
+            # librdkafka gives a request up that it has sent to the address it was given, if it learns meanwhile which
+            # node has this address. The request may have been served.
+            if error.args[0].code() != KafkaError._DESTROY_BROKER:
+                raise
+            with contextlib.suppress(KafkaException):
+                client.create_topics([new])[topic].result(READ_S_MAX)
         eventually(lambda: all(self.state(topic, at=it) for it in self.living()), f"all know {topic}")
         return topic
 

@@ -102,7 +102,11 @@ class History:
     def text(self) -> str:
         bad = f"{self.skipped} skipped, {self.redelivered} redelivered of {self.redelivered_max} allowed"
         counted = f"{sum(self.next.values()):,} read, {bad}, {len(self.gone_back)} offsets gone back"
-        return "\n".join([counted, *self.gone_back[:5], *self.two_owners[:5], *self.errors[:5]])
+        each = [
+            f"{name}-{it}: read {offset}, acked {self.acked.get((name, it))}"
+            for (name, it), offset in self.next.items()
+        ]
+        return "\n".join([counted, *each, *self.gone_back[:5], *self.two_owners[:5], *self.errors[-5:]])
 
     # Events
 
