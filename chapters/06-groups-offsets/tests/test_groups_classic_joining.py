@@ -110,7 +110,7 @@ def test_each_member_votes_for_the_first_protocol_that_all_support() -> None:
 
 def test_a_group_has_one_protocol_type_of_any_name() -> None:
     """The metadata are opaque: Connect's workers and Karapace's registries are groups, too. What looks like a
-    consumer's subscription is none.
+    consumer's subscription is not one.
     """
     no_topics = b"\0\0" + b"\0\0\0\0" + b"\xff\xff\xff\xff"
     for kind, metadata in (("connect", b"\xff\x00"), ("sr", b""), ("anything", no_topics)):

@@ -176,7 +176,7 @@ def test_the_others_join_again_when_a_member_leaves() -> None:
     assert driver.heartbeat(second) is driver.heartbeat(third) is ErrorCode.REBALANCE_IN_PROGRESS
     driver.join("again third", third)
     driver.join("again", second)
-    # The member that joined first of those that are left leads, whoever is the first to join again.
+    # The member that joined first of those that are left leads, even if another one joins again before it.
     assert driver.joined("again").leader == second
     assert driver.joined("again").generation_id == 2
 

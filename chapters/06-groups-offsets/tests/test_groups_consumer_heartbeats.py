@@ -400,7 +400,7 @@ def test_a_commit_needs_the_epoch_in_which_the_member_had_the_partition() -> Non
         ("a", 1, 0, 9, ErrorCode.NONE),  # it has had 0 since epoch 1 (KIP-1251)
         ("a", 1, 2, 9, ErrorCode.STALE_MEMBER_EPOCH),  # 2 is gone
         ("b", 1, 2, 9, ErrorCode.STALE_MEMBER_EPOCH),  # b has had 2 since epoch 2
-        ("a", 0, 0, 9, ErrorCode.STALE_MEMBER_EPOCH),  # nobody had 0 then
+        ("a", 0, 0, 9, ErrorCode.STALE_MEMBER_EPOCH),  # no member had 0 then
         ("a", 3, 0, 9, ErrorCode.STALE_MEMBER_EPOCH),
         ("z", 2, 0, 9, ErrorCode.UNKNOWN_MEMBER_ID),
         ("a", 2, 0, 8, ErrorCode.UNSUPPORTED_VERSION),

@@ -239,7 +239,7 @@ def test_one_entity_in_error_does_not_affect_the_others_and_a_check_changes_noth
 
 
 def test_a_producer_above_its_rate_is_answered_at_once_and_must_wait(broker: QuotaBroker) -> None:
-    # The longer of two delays counts, and the other one is none.
+    # Of two delays the longer one counts. Here the second quota causes none.
     broker.set_quota(DEFAULT_CLIENT, producer_byte_rate=1000, request_percentage=10_000)
     for acks in (1, -1, 0):
         with case(f"acks={acks}"):
