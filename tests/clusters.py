@@ -194,8 +194,11 @@ class Cluster(Processes[Node]):
             # node has this address. The request may have been served.
             if error.args[0].code() != KafkaError._DESTROY_BROKER:
                 raise
-            with contextlib.suppress(KafkaException):
+            try:
                 client.create_topics([new])[topic].result(READ_S_MAX)
+            except KafkaException as second:
+                if second.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
         eventually(lambda: all(self.state(topic, at=it) for it in self.living()), f"all know {topic}")
         return topic
 

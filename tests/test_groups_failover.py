@@ -27,8 +27,6 @@ from minibroker.metadata.names import GROUP_METADATA_TOPIC
 REPLICAS = ([1, 2, 3], [2, 3, 1], [3, 1, 2])
 # The session of a member is longer than that of a node, as it is by default. So no fault of a node costs a partition.
 SESSION_MS = 30_000
-# On a busy machine a client may have to wait for two of its own time limits in a row, of which each is 30 s.
-CLIENT_S_MAX = 2 * WAIT_S_MAX
 SETTINGS = (
     f"replica.lag.time.max.ms={LAG_MS_MAX}",
     "default.replication.factor=3",
@@ -107,7 +105,7 @@ def of_all(groups: Mapping[str, G], holds: Callable[[G], object], what: str) -> 
     for kind, it in groups.items():
         with case(kind):
             try:
-                eventually(partial(holds, it), what, seconds=CLIENT_S_MAX)
+                eventually(partial(holds, it), what, seconds=WAIT_S_MAX)
             except TimeoutError as late:
                 raise TimeoutError(f"{late}\n{it.text()}") from None
 
